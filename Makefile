@@ -1,0 +1,62 @@
+# The README's commands. `make test` begins with nothing but a Python: it makes .venv, looks after servers, checks and tests.
+
+PYTHON := .venv/bin/python
+RUN := .venv/bin
+INSTALLED := .venv/installed
+EXTRAS := test,lint,types
+CANDIDATES := python3.13 python3.12 python3.11 python3
+NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
+PYTEST_OPTIONS ?= -n 2
+STYLE := $(RUN)/ruff check .
+FORMAT := $(RUN)/ruff format --check .
+FLOORS := $(RUN)/lint-imports
+TYPES := $(RUN)/mypy
+
+.PHONY: help setup test lint types floors demo tox clean
+
+help:  ## Say what there is to make
+	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST)
+
+# names on PATH may be there and not run, as version managers' shims are: each candidate is tried
+$(PYTHON):
+	@found=; for name in $(CANDIDATES); do \
+		if $$name -c '$(NEW_ENOUGH)' 2>/dev/null; then found=$$name; break; fi; \
+	done; \
+	if [ -z "$$found" ]; then echo "no Python >= 3.11 found; install one of: $(CANDIDATES)" >&2; exit 1; fi; \
+	echo "making .venv with $$found"; \
+	$$found -m venv .venv || { rm -rf .venv; echo "its venv module does not work; on Debian: apt-get install python3-venv" >&2; exit 1; }
+
+$(INSTALLED): pyproject.toml | $(PYTHON)
+	@echo "installing the project and its tools into .venv"
+	@$(PYTHON) -m pip install -qq --disable-pip-version-check --editable '.[$(EXTRAS)]'
+	@touch $@
+
+setup: $(INSTALLED)  ## Make .venv and put database servers on this machine
+	@$(PYTHON) tests/setup
+
+# tests run and report even when a check has failed, and come last; it is a failure if either failed
+test: setup  ## Check and test everything
+	@failed=; \
+	$(STYLE) || failed=1; $(FORMAT) || failed=1; $(FLOORS) || failed=1; $(TYPES) || failed=1; \
+	if [ -n "$$failed" ]; then echo "a check failed, see above; the tests run all the same" >&2; fi; \
+	$(RUN)/pytest $(PYTEST_OPTIONS) && [ -z "$$failed" ]
+
+lint: $(INSTALLED)  ## Check the code's style
+	@$(STYLE)
+	@$(FORMAT)
+
+floors: $(INSTALLED)  ## Check that imports go downwards only
+	@$(FLOORS)
+
+types: $(INSTALLED)  ## Check the types
+	@$(TYPES)
+
+demo: $(INSTALLED)  ## Run the demo, on DATABASE_URL if that is set
+	@$(PYTHON) examples/demo/run.py $(DATABASE_URL)
+
+tox: $(INSTALLED)  ## Run every combination of Python, SQLAlchemy and database
+	@$(PYTHON) -m pip install -qq --disable-pip-version-check 'tox>=4'
+	@$(RUN)/tox run
+
+clean:  ## Remove what was made, the fetched servers too
+	rm -rf .venv .cache .tox .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build

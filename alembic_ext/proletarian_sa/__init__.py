@@ -1,0 +1,1 @@
+"""The Alembic side of proletarian-sa."""

@@ -1,0 +1,69 @@
+"""A durable job queue and worker in the application's own database, for people who use SQLAlchemy."""
+
+from proletarian_sa.clock import Clock, ManualClock
+from proletarian_sa.enqueue import enqueue, enqueue_many
+from proletarian_sa.errors import (
+    DatabaseNotSupported,
+    JobInterrupted,
+    LeaseLost,
+    PayloadError,
+    PayloadTooLarge,
+    ProletarianError,
+    SessionNotYours,
+    TablesForeign,
+    TablesMissing,
+    TransactionLost,
+    UnknownJobType,
+    WorkerLost,
+)
+from proletarian_sa.handlers import JobRegistry
+from proletarian_sa.install import check_tables, create_all, drop_all
+from proletarian_sa.job_ids import JobIds, UUIDv4, UUIDv7
+from proletarian_sa.models import ArchivedJob, ArchivedJobMixin, Job, JobMixin, JobTables, default_tables
+from proletarian_sa.outcomes import Outcome
+from proletarian_sa.retry import RetryStrategy
+from proletarian_sa.running import RunningJob
+from proletarian_sa.serializers import Serializer, TaggedJSON
+from proletarian_sa.step import process_next_job
+from proletarian_sa.version import __version__
+from proletarian_sa.worker import QueueWorker
+
+__all__ = [
+    "ArchivedJob",
+    "ArchivedJobMixin",
+    "Clock",
+    "DatabaseNotSupported",
+    "Job",
+    "JobIds",
+    "JobInterrupted",
+    "JobMixin",
+    "JobRegistry",
+    "JobTables",
+    "LeaseLost",
+    "ManualClock",
+    "Outcome",
+    "PayloadError",
+    "PayloadTooLarge",
+    "ProletarianError",
+    "QueueWorker",
+    "RetryStrategy",
+    "RunningJob",
+    "Serializer",
+    "SessionNotYours",
+    "TablesForeign",
+    "TablesMissing",
+    "TaggedJSON",
+    "TransactionLost",
+    "UUIDv4",
+    "UUIDv7",
+    "UnknownJobType",
+    "WorkerLost",
+    "__version__",
+    "check_tables",
+    "create_all",
+    "default_tables",
+    "drop_all",
+    "enqueue",
+    "enqueue_many",
+    "process_next_job",
+]

@@ -1,0 +1,128 @@
+"""The command `proletarian-sa`: a worker from an app factory."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import click
+from sqlalchemy import exc
+
+from proletarian_sa.errors import ProletarianError
+from proletarian_sa.version import __version__
+from proletarian_sa.worker import QueueWorker
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+EXIT_FAILED: Final = 1
+EXIT_JOBS_CUT_OFF: Final = 3
+EXIT_SIGNAL: Final = 128  # plus the signal's number, as shells do
+
+_SIGNALS: Final = ("SIGTERM", "SIGINT", "SIGBREAK")  # those that the platform has
+_LOOK: Final = 0.1  # seconds between looks at whether a signal came
+
+
+@click.group()
+@click.version_option(__version__, prog_name="proletarian-sa")
+def main() -> None:
+    """Run durable jobs from the application's own database."""
+
+
+@main.command()
+@click.argument("target", metavar="MODULE:NAME")
+@click.option("--queue", help="Which queue, instead of the worker's own.")
+@click.option("--threads", type=click.IntRange(1), help="How many handlers run at the same time.")
+@click.option(
+    "--log-level",
+    type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
+    default="INFO",
+    show_default=True,
+    help="Used only if the application has not set up logging.",
+)
+def worker(target: str, queue: str | None, threads: int | None, log_level: str) -> None:
+    """Run the worker that MODULE:NAME is, or returns.
+
+    NAME is a QueueWorker, or a function without arguments that returns one: the app factory. The first SIGTERM or SIGINT lets
+    running jobs finish, the second ends the process at once.
+
+    Exit codes: 0 after a clean stop, 1 after a fatal error, 2 for a wrong command line, 3 when running jobs were cut off, 128 + n
+    after a second signal n.
+    """
+    signals = _Signals()
+    queue_worker = _load(target)
+    if not logging.getLogger().handlers:
+        logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
+    options = {"queue": queue, "worker_threads": threads}
+    given = {name: value for name, value in options.items() if value is not None}
+    try:
+        if given:
+            queue_worker = queue_worker.with_options(**given)
+        sys.exit(_run(queue_worker, signals))
+    except (ProletarianError, ValueError, exc.SQLAlchemyError) as error:
+        reason = getattr(error, "orig", None) or error
+        _fail(f"{type(reason).__name__}: {reason}")
+
+
+class _Signals:
+    """Counts the signals that ask to stop; ends the process at the second."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        for name in _SIGNALS:
+            number = getattr(signal, name, None)
+            if number is not None:
+                # Set explicitly: as process 1 of a container the default action would be to ignore it.
+                signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        self.count += 1
+        if self.count > 1:
+            os._exit(EXIT_SIGNAL + number)
+
+
+def _run(queue_worker: QueueWorker, signals: _Signals) -> int:
+    if signals.count:
+        return 0
+    queue_worker.start()
+    while queue_worker.is_running and not signals.count:
+        queue_worker.join(_LOOK)
+    running = queue_worker.stop()
+    for job in running:
+        click.echo(f"cut off: {job!r}; it runs again after its lease", err=True)
+    if queue_worker.error is not None:
+        return EXIT_FAILED
+    return EXIT_JOBS_CUT_OFF if running else 0
+
+
+def _load(target: str) -> QueueWorker:
+    """Import the worker, or call the factory."""
+    module_name, _, name = target.partition(":")
+    if not module_name or not name:
+        raise click.UsageError(f"{target!r} is not of the form MODULE:NAME, for example: proletarian-sa worker myapp:make_worker")
+    sys.path.insert(0, os.getcwd())  # noqa: PTH109 - a string is what belongs there
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module_name == error.name or module_name.startswith(f"{error.name}.")):
+            raise
+        raise click.UsageError(f"There is no module {error.name!r} in {os.getcwd()} or on the path.") from error  # noqa: PTH109 - see above
+    found: Any = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise click.UsageError(f"{module_name!r} has no {name!r}. Name a QueueWorker, or a function that returns one.")
+        found = getattr(found, part)
+    if not isinstance(found, QueueWorker) and callable(found):
+        found = found()
+    if not isinstance(found, QueueWorker):
+        raise click.UsageError(f"{target} must be a QueueWorker, or a function that returns one; this is {found!r}.")
+    return found
+
+
+def _fail(message: str) -> NoReturn:
+    click.echo(f"proletarian-sa worker: {message}", err=True)
+    sys.exit(EXIT_FAILED)

@@ -1,0 +1,345 @@
+"""What the pipeline asks of a database: the contract, and all of it that is the same everywhere.
+
+A dialect file holds only the difference. Every method takes a sync `Connection` inside a transaction of ours and neither
+begins nor commits anything.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import sqlalchemy as sa
+from sqlalchemy import exc
+
+from proletarian_sa.claimed import ClaimedJob, Finish
+from proletarian_sa.models import due_time
+from proletarian_sa.types import UTCDateTime, current_time, delay_type, later, latest, statement_time
+
+if TYPE_CHECKING:
+    import uuid
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from sqlalchemy.engine import Connection
+
+    from proletarian_sa.models import JobTables
+
+Time = sa.ColumnElement[dt.datetime]
+NO_DELAY = dt.timedelta()
+
+
+class Archived(enum.Enum):
+    """What became of an attempt to archive."""
+
+    DONE = "done"
+    REPLACED = "replaced"  # an archive row of the same id was there; the newer outcome stands now
+    LOST = "lost"  # the claim no longer owns the job: nothing was written
+
+
+class Statements:
+    """The statements of one pair of tables on one database, built once.
+
+    Attributes:
+        isolation: Execution options of the connections of ours, whatever the application's engine says.
+        row_locks: Rows can be locked one by one; where not, there is one writer at a time.
+        native_clock: The database has a clock with microseconds; where not, the process's own is used.
+    """
+
+    isolation: ClassVar[Mapping[str, Any]] = {"isolation_level": "READ COMMITTED"}
+    row_locks: ClassVar[bool] = True
+    native_clock: ClassVar[bool] = True
+
+    def __init__(self, tables: JobTables) -> None:
+        self.tables = tables
+        self.job, self.archived_job = tables.job, tables.archived_job
+        columns = self.job.c
+        self._literal_clock = not self.native_clock or tables.clock is not None
+        self._fence = sa.and_(columns.job_id == sa.bindparam("id"), columns.claimed_by == sa.bindparam("token"))
+        self._due = sa.and_(
+            columns.queue == sa.bindparam("of_queue"),
+            columns.process_at <= self._clock(statement_time()),
+            sa.or_(columns.lease_until.is_(None), columns.lease_until <= self._clock(statement_time())),
+        )
+        self._claimed_values = {
+            "claimed_by": sa.bindparam("new_token"),
+            "lease_until": self._after("lease"),
+            # A lapsed lease is a run lost with its worker: it is repeated under the same number, and counted apart.
+            "attempts": sa.case((columns.claimed_by.is_(None), columns.attempts + 1), else_=columns.attempts),
+            "crashes": sa.case((columns.claimed_by.is_not(None), sa.func.coalesce(columns.crashes, 0) + 1), else_=columns.crashes),
+        }
+        self._read = (
+            columns.job_id,
+            columns.queue,
+            columns.job_type,
+            columns.payload,
+            columns.attempts,
+            columns.crashes,
+            columns.enqueued_at,
+            columns.process_at,
+            columns.claimed_by,
+        )
+        self._freed = {"claimed_by": None, "lease_until": None}
+        self._retry = (
+            sa.update(self.job)
+            .where(self._fence)
+            .values(process_at=self._after("delay"), last_error=sa.bindparam("error"), **self._freed)
+        )
+        given_back = sa.case((columns.attempts > 0, columns.attempts - 1), else_=0)
+        self._release = sa.update(self.job).where(self._fence).values(attempts=given_back, **self._freed)
+        error = sa.func.coalesce(sa.bindparam("error", type_=columns.last_error.type), columns.last_error)
+        self._postpone = self._release.values(process_at=self._after("delay"), last_error=error)
+        self._own = sa.update(self.job).where(self._fence).values(claimed_by=columns.claimed_by)
+        self._build()
+
+    def _build(self) -> None:
+        """Build what differs between dialects."""
+        raise NotImplementedError
+
+    def own_options(self, connection: Connection) -> Mapping[str, Any]:
+        """Return the execution options for connections of ours from the engine of this one."""
+        return self.isolation
+
+    def why_not(self, connection: Connection) -> str | None:
+        """Return why this server cannot serve a worker, and what could; None if it can."""
+        raise NotImplementedError
+
+    # Clock
+
+    def _clock(self, of_database: Time) -> Time:
+        return sa.bindparam("now", type_=UTCDateTime()) if self._literal_clock else of_database
+
+    def _after(self, delay: str) -> Time:
+        if self._literal_clock:
+            return sa.bindparam(delay, type_=UTCDateTime())
+        return later(current_time(), sa.bindparam(delay, type_=delay_type()))
+
+    def times(self, **delays: dt.timedelta) -> dict[str, Any]:
+        """Return the parameters for the clock: delays for the database to add, or moments where the clock is a literal."""
+        if not self._literal_clock:
+            return dict(delays)
+        now = self.literal_now()
+        return {"now": now, **{name: now + delay for name, delay in delays.items()}}
+
+    def literal_now(self) -> dt.datetime:
+        """Return the injected clock's time, or this process's, in aware UTC."""
+        return self.tables.clock.now() if self.tables.clock else dt.datetime.now(dt.UTC)
+
+    def enqueue_times(self, process_at: dt.datetime | None, process_in: dt.timedelta | None) -> dict[str, dt.datetime | Time]:
+        """Return `enqueued_at` and `process_at` of a new row: values, or expressions for the database to evaluate."""
+        if self._literal_clock:
+            now = self.literal_now()
+            return {"enqueued_at": now, "process_at": due_time(now, process_at, process_in)}
+        due: Time = current_time()
+        if process_at is not None:
+            due = latest(sa.bindparam(None, process_at, type_=UTCDateTime()), due)
+        elif process_in:
+            due = later(due, sa.bindparam(None, process_in, type_=delay_type()))
+        return {"enqueued_at": current_time(), "process_at": due}
+
+    def read_clock(self, connection: Connection) -> dt.datetime:
+        """Return what time it is, in aware UTC: a round trip, unless the clock is a literal."""
+        if self._literal_clock:
+            return self.literal_now()
+        now = connection.execute(sa.select(sa.type_coerce(current_time(), UTCDateTime()))).scalar_one()
+        assert isinstance(now, dt.datetime)
+        return now
+
+    # Claim
+
+    def claim(self, connection: Connection, *, queue: str, token: str, lease: dt.timedelta, limit: int) -> list[ClaimedJob]:
+        """Take up to `limit` due jobs that nobody holds, oldest first, or one whose lease has lapsed, alone.
+
+        **Transaction:** locks and updates the rows it returns; commit at once.
+        """
+        raise NotImplementedError
+
+    def _claimed(self, rows: Iterable[Any], token: str) -> list[ClaimedJob]:
+        """Return rows of `_read`, as they are after the claim, oldest first: RETURNING has no order."""
+        jobs = [
+            ClaimedJob(
+                job_id=row[0],
+                queue=row[1],
+                job_type=row[2],
+                payload_text=row[3],
+                attempts=row[4],
+                crashes=row[5] or 0,
+                enqueued_at=row[6],
+                process_at=row[7],
+                token=token,
+            )
+            for row in rows
+        ]
+        jobs.sort(key=lambda job: job.process_at)
+        return jobs
+
+    # Ownership
+
+    def heartbeat(self, connection: Connection, jobs: Sequence[ClaimedJob], *, lease: dt.timedelta) -> set[tuple[uuid.UUID, str]]:
+        """Prolong the leases of these claims; return those still owned, as (job_id, token).
+
+        A row that is locked is being finished by its owner: it is skipped, and counts as owned.
+
+        **Transaction:** locks the rows it updates, in the order of their ids, and waits for nobody.
+        """
+        kept = self._prolong(connection, jobs, lease)
+        missing = [job for job in jobs if (job.job_id, job.token) not in kept]
+        if missing:
+            columns = self.job.c
+            ids = [job.job_id for job in missing]
+            rows = connection.execute(sa.select(columns.job_id, columns.claimed_by).where(columns.job_id.in_(ids)))
+            kept |= {(row[0], row[1]) for row in rows}
+        return kept & {(job.job_id, job.token) for job in jobs}
+
+    def _prolong(self, connection: Connection, jobs: Sequence[ClaimedJob], lease: dt.timedelta) -> set[tuple[uuid.UUID, str]]:
+        raise NotImplementedError
+
+    def own(self, connection: Connection, job: ClaimedJob) -> bool:
+        """Return whether the claim still owns the job, and lock its row until the end of the transaction.
+
+        **Transaction:** writes the row, unchanged; waits for a transaction that has it locked.
+        """
+        return connection.execute(self._own, self._key(job)).rowcount == 1
+
+    def owner(self, connection: Connection, job_id: uuid.UUID) -> str | None:
+        """Return the token in the job's row, None if there is no row or nobody holds it; waits for an unfinished commit."""
+        query = sa.select(self.job.c.claimed_by).where(self.job.c.job_id == job_id).with_for_update()
+        return connection.execute(query).scalar()
+
+    def archived_by(self, connection: Connection, job_id: uuid.UUID) -> str | None:
+        """Return the token in the job's archive row, None if there is none."""
+        query = sa.select(self.archived_job.c.claimed_by).where(self.archived_job.c.job_id == job_id)
+        return connection.execute(query).scalar()
+
+    # Finish
+
+    def archive(self, connection: Connection, finishes: Sequence[Finish]) -> list[Archived]:
+        """Move finished jobs to the archive, each only if its claim still owns it; return what became of each.
+
+        **Transaction:** locks, copies and deletes the rows that are owned.
+        """
+        return [self._archive_one(connection, finish) for finish in finishes]
+
+    def _build_archive(self) -> None:
+        """Build the archiving of a single job in two statements, for databases that cannot do it in one."""
+        columns = self._archived_columns()
+        owned = sa.select(*columns.values()).where(self._fence)
+        if self.row_locks:  # at READ COMMITTED the copying would read without a lock
+            owned = owned.with_for_update()
+        self._copy = sa.insert(self.archived_job).from_select(list(columns), owned)
+        self._delete = sa.delete(self.job).where(self._fence)
+        self._forget = sa.delete(self.archived_job).where(self.archived_job.c.job_id == sa.bindparam("id"))
+
+    def _archived_columns(self) -> dict[str, sa.ColumnElement[Any]]:
+        columns = self.job.c
+        copied: dict[str, sa.ColumnElement[Any]] = {
+            column.name: columns[column.name] for column in self.archived_job.c if column.name in columns
+        }
+        last_error = sa.bindparam("error", type_=self.archived_job.c.last_error.type)
+        return copied | {
+            "status": sa.bindparam("outcome", type_=sa.String()),
+            "finished_at": self._clock(current_time()),
+            "last_error": sa.func.coalesce(last_error, columns.last_error),
+        }
+
+    def _archive_one(self, connection: Connection, finish: Finish) -> Archived:
+        values = {
+            **self._key(finish.job),
+            **self.times(),
+            "outcome": finish.status,
+            "error": finish.last_error,
+        }
+        done = Archived.DONE
+        try:
+            copied = connection.execute(self._copy, values).rowcount
+        except exc.IntegrityError:
+            connection.execute(self._forget, {"id": finish.job.job_id})
+            copied = connection.execute(self._copy, values).rowcount
+            done = Archived.REPLACED
+        if copied == 0:
+            return Archived.LOST
+        connection.execute(self._delete, self._key(finish.job))
+        return done
+
+    def retry(self, connection: Connection, job: ClaimedJob, *, delay: dt.timedelta, error: str) -> bool:
+        """Put the job back, due after `delay` (at least 0), with its error; return whether it was still owned.
+
+        **Transaction:** updates the job's row.
+        """
+        values = {**self._key(job), **self.times(delay=delay), "error": error}
+        return connection.execute(self._retry, values).rowcount == 1
+
+    def release(self, connection: Connection, job: ClaimedJob, *, delay: dt.timedelta = NO_DELAY, note: str | None = None) -> bool:
+        """Put the job back as if this attempt had not begun; return whether it was still owned.
+
+        Args:
+            connection: In a transaction of ours.
+            job: The claim.
+            delay: When it is due again; without one it stays due.
+            note: What `last_error` is to say; None leaves it.
+
+        **Transaction:** updates the job's row.
+        """
+        if not delay:
+            return connection.execute(self._release, self._key(job)).rowcount == 1
+        values = {**self._key(job), **self.times(delay=delay), "error": note}
+        return connection.execute(self._postpone, values).rowcount == 1
+
+    def last_error(self, connection: Connection, job_id: uuid.UUID) -> str | None:
+        """Return the stored error of a queued job.
+
+        **Transaction:** reads.
+        """
+        query = sa.select(self.job.c.last_error).where(self.job.c.job_id == job_id)
+        return connection.execute(query).scalar()
+
+    @staticmethod
+    def _key(job: ClaimedJob) -> dict[str, Any]:
+        return {"id": job.job_id, "token": job.token}
+
+    # The handler's and the producer's transaction
+
+    def begin_before_savepoint(self, connection: Connection) -> None:
+        """Make sure that a transaction is open in the database before a savepoint is set."""
+
+    def begin_owned(self, connection: Connection, job: ClaimedJob) -> bool:
+        """Do what must come first in a transaction of the handler's; return whether the job is still owned."""
+        return True
+
+    def check_constraints(self, connection: Connection) -> None:
+        """Let deferred constraints speak now, where there are any."""
+
+    # Errors
+
+    def is_transient(self, error: BaseException) -> bool:
+        """Return whether the same statement may succeed later: a matter of waiting, not of mending."""
+        if isinstance(error, exc.TimeoutError):  # the pool's
+            return True
+        if not isinstance(error, exc.DBAPIError) or error.orig is None:
+            return False
+        return error.connection_invalidated or self._transient_code(error.orig)
+
+    def is_transaction_death(self, error: BaseException) -> bool:
+        """Return whether the database ended the transaction for a reason that lies outside it."""
+        if not isinstance(error, exc.DBAPIError) or error.orig is None:
+            return False
+        return error.connection_invalidated or self._death_code(error.orig)
+
+    def _transient_code(self, error: BaseException) -> bool:
+        raise NotImplementedError
+
+    def _death_code(self, error: BaseException) -> bool:
+        raise NotImplementedError
+
+    def is_missing_table(self, error: BaseException) -> bool:
+        """Return whether a table is not there."""
+        raise NotImplementedError
+
+    def is_lost_savepoint(self, error: BaseException) -> bool:
+        """Return whether a savepoint is gone: the database, or DDL, ended the transaction under it."""
+        raise NotImplementedError
+
+
+def dotted(version: tuple[Any, ...]) -> str:
+    """Return a version as people write it."""
+    return ".".join(map(str, version)) or "of an unknown version"

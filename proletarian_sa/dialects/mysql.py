@@ -1,0 +1,187 @@
+"""MySQL 8.0.13 and later, MariaDB 10.6 and later: lock first, then write by primary key."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from sqlalchemy import exc
+from sqlalchemy.ext.compiler import compiles
+
+from proletarian_sa.dialects.base import Statements, dotted
+from proletarian_sa.types import MYSQL_FAMILY, as_utc, current_time, later, latest, statement_time
+
+if TYPE_CHECKING:
+    import datetime as dt
+    import uuid
+    from collections.abc import Sequence
+
+    from sqlalchemy.engine import Connection
+
+    from proletarian_sa.claimed import ClaimedJob
+
+OLDEST_MYSQL = (8, 0, 13)
+OLDEST_MARIADB = (10, 6)
+DEADLOCK = 1213
+SERIALIZATION = frozenset({DEADLOCK, 1020, 1180, 3101})  # 1020: MariaDB's snapshot check; the others: a cluster's certification
+TRANSIENT = SERIALIZATION | {
+    0,  # the driver found its socket closed
+    1021,  # disk full
+    1040,  # too many connections
+    1045,  # the password was changed: an operator is at it
+    1047,  # a cluster node that is not ready
+    1053,  # shutting down
+    1105,  # a cluster's "unknown error" while it changes its members
+    1114,  # table full
+    1158,
+    1159,
+    1160,
+    1161,  # network
+    1203,
+    1226,  # connections of the user
+    1205,  # lock wait time-out
+    1290,
+    1792,
+    1836,  # read-only: a failover is under way
+    1317,  # interrupted by an operator
+    1927,  # connection killed
+    1969,
+    3024,  # statement time-out
+    2002,
+    2003,
+    2006,
+    2013,
+    2055,  # connection
+    4031,  # idle for too long
+}
+NO_SUCH_TABLE = frozenset({1146, 1049})
+NO_SUCH_SAVEPOINT = 1305
+
+
+class MySQLStatements(Statements):
+    """SELECT … FOR UPDATE SKIP LOCKED, then UPDATE by primary key; there is no UPDATE … RETURNING.
+
+    Every index is forced: where a table is small the optimizer prefers to scan it, and would lock all of its rows.
+    """
+
+    def _build(self) -> None:
+        job, columns = self.job, self.job.c
+        by_key = "FORCE INDEX (PRIMARY)"
+        ids: sa.BindParameter[Any] = sa.bindparam("ids", expanding=True)
+        self._pick = (
+            sa.select(*self._read)
+            .with_hint(job, f"FORCE INDEX ({self._queue_index()})")
+            .where(self._due)
+            .order_by(columns.process_at)
+            .limit(sa.bindparam("limit"))
+            .with_for_update(skip_locked=True)
+        )
+        # Fenced by what was read: where SKIP LOCKED does not lock, a lost race is a normal outcome.
+        self._take = (
+            sa.update(job)
+            .with_hint(by_key)
+            .where(columns.job_id.in_(ids), columns.claimed_by.is_not_distinct_from(sa.bindparam("old_token")))
+            .ordered_values(*self._claimed_values_in_order())
+        )
+        self._taken = sa.select(columns.job_id).where(columns.job_id.in_(ids), columns.claimed_by == sa.bindparam("token"))
+        self._held = (
+            sa.select(columns.job_id, columns.claimed_by)
+            .with_hint(job, by_key)
+            .where(columns.job_id.in_(ids), columns.claimed_by.in_(sa.bindparam("tokens", expanding=True)))
+            .order_by(columns.job_id)
+            .with_for_update(skip_locked=True)
+        )
+        self._beat = sa.update(job).with_hint(by_key).where(columns.job_id.in_(ids)).values(lease_until=self._after("lease"))
+        self._build_archive()
+
+    def _queue_index(self) -> str:
+        wanted = [self.job.c.queue, self.job.c.process_at]
+        (name,) = (str(index.name) for index in self.job.indexes if list(index.columns) == wanted)
+        return "`" + name.replace("`", "``") + "`"
+
+    def _claimed_values_in_order(self) -> list[tuple[sa.Column[Any], Any]]:
+        """Put `claimed_by` last: MySQL's SET works from left to right, and the others look at its old value."""
+        values = dict(self._claimed_values)
+        values["claimed_by"] = values.pop("claimed_by")
+        return [(self.job.c[name], value) for name, value in values.items()]
+
+    def why_not(self, connection: Connection) -> str | None:
+        version = connection.dialect.server_version_info or ()
+        name, oldest = ("MariaDB", OLDEST_MARIADB) if _is_mariadb(connection) else ("MySQL", OLDEST_MYSQL)
+        if version >= oldest:
+            return None
+        return f"it runs {name} {dotted(version)}, which has no usable SKIP LOCKED; {dotted(oldest)} or later is needed."
+
+    def claim(self, connection: Connection, *, queue: str, token: str, lease: dt.timedelta, limit: int) -> list[ClaimedJob]:
+        times = self.times(lease=lease)
+        rows = connection.execute(self._pick, {**times, "of_queue": queue, "limit": limit}).all()
+        if not rows:
+            return []
+        old_token = rows[0].claimed_by
+        # A job whose lease has lapsed may be a killer: it is taken alone.
+        rows = rows[:1] if old_token is not None else [row for row in rows if row.claimed_by is None]
+        ids = [row.job_id for row in rows]
+        values = {**times, "ids": ids, "old_token": old_token, "new_token": token}
+        if connection.execute(self._take, values).rowcount != len(rows):
+            taken = set(connection.execute(self._taken, {"ids": ids, "token": token}).scalars())
+            rows = [row for row in rows if row.job_id in taken]
+        return [_after_claim(job, lapsed=old_token is not None) for job in self._claimed(rows, token)]
+
+    def _prolong(self, connection: Connection, jobs: Sequence[ClaimedJob], lease: dt.timedelta) -> set[tuple[uuid.UUID, str]]:
+        ids, tokens = [job.job_id for job in jobs], list({job.token for job in jobs})
+        rows = connection.execute(self._held, {"ids": ids, "tokens": tokens}).all()
+        if rows:
+            connection.execute(self._beat, {**self.times(lease=lease), "ids": [row.job_id for row in rows]})
+        return {(row[0], row[1]) for row in rows}
+
+    def _transient_code(self, error: BaseException) -> bool:
+        return code(error) in TRANSIENT
+
+    def _death_code(self, error: BaseException) -> bool:
+        return code(error) in SERIALIZATION
+
+    def is_missing_table(self, error: BaseException) -> bool:
+        return isinstance(error, exc.DBAPIError) and code(error.orig) in NO_SUCH_TABLE
+
+    def is_lost_savepoint(self, error: BaseException) -> bool:
+        return isinstance(error, exc.DBAPIError) and code(error.orig) == NO_SUCH_SAVEPOINT
+
+
+def _after_claim(job: ClaimedJob, *, lapsed: bool) -> ClaimedJob:
+    return replace(job, crashes=job.crashes + 1) if lapsed else replace(job, attempts=job.attempts + 1)
+
+
+def _is_mariadb(connection: Connection) -> bool:
+    # A mysql:// URL may lead to a MariaDB server; the dialect knows after the first connection.
+    return bool(getattr(connection.dialect, "is_mariadb", False))
+
+
+def code(error: BaseException | None) -> int | None:
+    """Return the server's or the driver's error number."""
+    number = error.args[0] if error is not None and error.args else None
+    return number if isinstance(number, int) else None
+
+
+@compiles(as_utc, *MYSQL_FAMILY)
+def _as_utc(element: as_utc, compiler: Any, **options: Any) -> str:
+    return str(compiler.process(element.clauses, **options))
+
+
+@compiles(current_time, *MYSQL_FAMILY)
+@compiles(statement_time, *MYSQL_FAMILY)
+def _time(_element: current_time | statement_time, _compiler: Any, **_options: Any) -> str:
+    return "utc_timestamp(6)"
+
+
+@compiles(later, *MYSQL_FAMILY)
+def _later(element: later, compiler: Any, **options: Any) -> str:
+    moment, delay = element.clauses
+    return f"timestampadd(microsecond, {compiler.process(delay, **options)}, {compiler.process(moment, **options)})"
+
+
+@compiles(latest, *MYSQL_FAMILY)
+def _latest(element: latest, compiler: Any, **options: Any) -> str:
+    # A bound datetime is text to the server; without the cast the two would be compared as text.
+    moments = (f"cast({compiler.process(moment, **options)} AS datetime(6))" for moment in element.clauses)
+    return f"greatest({', '.join(moments)})"

@@ -1,0 +1,209 @@
+"""PostgreSQL 13 and later: claims and finishes in one statement each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from sqlalchemy import exc
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.ext.compiler import compiles
+
+from proletarian_sa.dialects.base import Archived, Statements, dotted
+from proletarian_sa.types import as_utc, current_time, later, latest, statement_time
+
+if TYPE_CHECKING:
+    import datetime as dt
+    import uuid
+    from collections.abc import Sequence
+
+    from sqlalchemy.engine import Connection
+
+    from proletarian_sa.claimed import ClaimedJob, Finish
+
+# The claim must walk the index also when the table looks tiny: its statistics, and the plan that an idle worker has prepared,
+# are older than the burst of jobs that comes next.
+PLANNER_SETTINGS = {
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_sort": "off",
+    "plan_cache_mode": "force_custom_plan",
+}
+
+OLDEST = (13,)
+SERIALIZATION = frozenset({"40001", "40P01"})
+TRANSIENT = SERIALIZATION | {
+    "25006",  # read-only: a failover is under way
+    "25P03",  # idle in transaction for too long
+    "25P04",  # transaction for too long
+    "28P01",  # the password was changed: an operator is at it
+    "55P03",  # lock not available in time
+    "57014",  # statement time-out, or cancelled by an operator
+    "57P01",  # administrator's shutdown
+    "57P02",  # crash shutdown
+    "57P03",  # starting up
+    "57P05",  # idle session time-out
+}
+TRANSIENT_CLASSES = ("08", "53", "58")  # connection, resources (disk, memory, connections), system
+
+
+class PostgreSQLStatements(Statements):
+    """One statement a claim, one a batch of finishes."""
+
+    isolation = {
+        "isolation_level": "READ COMMITTED",
+        "postgresql_readonly": False,
+        "postgresql_deferrable": False,
+    }
+
+    def _build(self) -> None:
+        job, columns = self.job, self.job.c
+        picked = (
+            sa.select(columns.job_id, columns.claimed_by)
+            .where(self._due)
+            .order_by(columns.process_at)
+            .limit(sa.bindparam("limit"))
+            .with_for_update(skip_locked=True)
+            .cte("picked")
+        )
+        # Either the jobs that nobody holds, or a single one whose lease has lapsed: it may be a killer. Which row comes first
+        # is a matter of taste, not of correctness, so no ORDER BY is needed here.
+        first = sa.select(picked.c.job_id, picked.c.claimed_by).limit(1).cte("first")
+        self._claim = (
+            sa.update(job)
+            .where(
+                columns.job_id == picked.c.job_id,
+                sa.or_(
+                    picked.c.job_id == first.c.job_id,
+                    sa.and_(picked.c.claimed_by.is_(None), first.c.claimed_by.is_(None)),
+                ),
+            )
+            .values(self._claimed_values)
+            .returning(*self._read)
+        )
+        settings = (sa.func.set_config(name, value, True) for name, value in PLANNER_SETTINGS.items())
+        self._planner = sa.select(*settings)
+        # Ids and tokens are joined: a constant token beside an array of ids made the planner scan the table.
+        beats = self._unnest("ids", "tokens")
+        held = (
+            sa.select(columns.job_id)
+            .where(columns.job_id == beats.c.ids, columns.claimed_by == beats.c.tokens)
+            .order_by(columns.job_id)
+            .with_for_update(skip_locked=True, of=job)
+            .cte("held")
+        )
+        self._beat = (
+            sa.update(job)
+            .where(columns.job_id == held.c.job_id)
+            .values(lease_until=self._after("lease"))
+            .returning(columns.job_id, columns.claimed_by)
+        )
+        self._build_finish()
+
+    def _build_finish(self) -> None:
+        columns = self.job.c
+        finished = self._unnest("ids", "tokens", "statuses", "errors")
+        gone = (
+            sa.delete(self.job)
+            .where(columns.job_id == finished.c.ids, columns.claimed_by == finished.c.tokens)
+            .returning(*columns, finished.c.statuses, finished.c.errors)
+            .cte("gone")
+        )
+        archived = {column.name: gone.c[column.name] for column in self.archived_job.c if column.name in columns} | {
+            "status": gone.c.statuses,
+            "finished_at": self._clock(current_time()),
+            "last_error": sa.func.coalesce(gone.c.errors, gone.c.last_error),
+        }
+        insert = postgresql.insert(self.archived_job).from_select(list(archived), sa.select(*archived.values()))
+        self._archive = insert.on_conflict_do_update(
+            index_elements=["job_id"], set_={name: insert.excluded[name] for name in archived if name != "job_id"}
+        ).returning(self.archived_job.c.job_id, sa.literal_column("xmax <> 0"))
+
+    def _unnest(self, *names: str) -> Any:
+        types: dict[str, Any] = {"ids": self.job.c.job_id.type}
+        arrays = [sa.bindparam(name, type_=postgresql.ARRAY(types.get(name, sa.Text()))) for name in names]
+        columns = [sa.column(name, types.get(name, sa.Text())) for name in names]
+        return sa.func.unnest(*arrays).table_valued(*columns, name="given").render_derived()
+
+    def why_not(self, connection: Connection) -> str | None:
+        version = connection.dialect.server_version_info or ()
+        return None if version >= OLDEST else f"it runs PostgreSQL {dotted(version)}; 13 or later is needed."
+
+    def claim(self, connection: Connection, *, queue: str, token: str, lease: dt.timedelta, limit: int) -> list[ClaimedJob]:
+        connection.execute(self._planner)
+        values = {**self.times(lease=lease), "of_queue": queue, "new_token": token, "limit": limit}
+        return self._claimed(connection.execute(self._claim, values), token)
+
+    def _prolong(self, connection: Connection, jobs: Sequence[ClaimedJob], lease: dt.timedelta) -> set[tuple[uuid.UUID, str]]:
+        values = {
+            **self.times(lease=lease),
+            "ids": [job.job_id for job in jobs],
+            "tokens": [job.token for job in jobs],
+        }
+        return {(row[0], row[1]) for row in connection.execute(self._beat, values)}
+
+    def archive(self, connection: Connection, finishes: Sequence[Finish]) -> list[Archived]:
+        values = {
+            **self.times(),
+            "ids": [finish.job.job_id for finish in finishes],
+            "tokens": [finish.job.token for finish in finishes],
+            "statuses": [finish.status for finish in finishes],
+            "errors": [finish.last_error for finish in finishes],
+        }
+        replaced = {row[0]: row[1] for row in connection.execute(self._archive, values)}
+        outcome = {None: Archived.LOST, False: Archived.DONE, True: Archived.REPLACED}
+        return [outcome[replaced.get(finish.job.job_id)] for finish in finishes]
+
+    def check_constraints(self, connection: Connection) -> None:
+        connection.exec_driver_sql("SET CONSTRAINTS ALL IMMEDIATE")
+
+    def _transient_code(self, error: BaseException) -> bool:
+        state = sqlstate(error)
+        if state is None:  # no answer from a server: refused, reset, no such host, time-out
+            return type(error).__name__ in {"OperationalError", "ConnectionTimeout", "InterfaceError"}
+        return state in TRANSIENT or state.startswith(TRANSIENT_CLASSES)
+
+    def _death_code(self, error: BaseException) -> bool:
+        return sqlstate(error) in SERIALIZATION
+
+    def is_missing_table(self, error: BaseException) -> bool:
+        return isinstance(error, exc.DBAPIError) and sqlstate(error.orig) in {"42P01", "3F000"}
+
+    def is_lost_savepoint(self, error: BaseException) -> bool:
+        return isinstance(error, exc.DBAPIError) and sqlstate(error.orig) in {"3B001", "25P01"}
+
+
+def sqlstate(error: BaseException | None) -> str | None:
+    """Return the five characters that PostgreSQL gives an error, under the names of several drivers."""
+    for name in ("sqlstate", "pgcode"):
+        state = getattr(error, name, None)
+        if isinstance(state, str):
+            return state
+    return None
+
+
+@compiles(as_utc, "postgresql")
+def _as_utc(element: as_utc, compiler: Any, **options: Any) -> str:
+    return f"({compiler.process(element.clauses, **options)} AT TIME ZONE 'UTC')"
+
+
+@compiles(current_time, "postgresql")
+def _current_time(_element: current_time, _compiler: Any, **_options: Any) -> str:
+    return "clock_timestamp()"
+
+
+@compiles(statement_time, "postgresql")
+def _statement_time(_element: statement_time, _compiler: Any, **_options: Any) -> str:
+    # Not clock_timestamp(): it is volatile, cannot be an index condition, and would walk every scheduled job.
+    return "statement_timestamp()"
+
+
+@compiles(later, "postgresql")
+def _later(element: later, compiler: Any, **options: Any) -> str:
+    moment, delay = element.clauses
+    return f"({compiler.process(moment, **options)} + {compiler.process(delay, **options)})"
+
+
+@compiles(latest, "postgresql")
+def _latest(element: latest, compiler: Any, **options: Any) -> str:
+    return f"greatest({compiler.process(element.clauses, **options)})"

@@ -1,0 +1,182 @@
+"""What happened, as facts: every step emits one, through one choke point.
+
+Names are past tense and stable. Sinks are plain functions of one event; `proletarian_sa.log.log_event` is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import datetime as dt
+    import uuid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that a worker did or met. `worker_id` names the worker."""
+
+    worker_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEvent(Event):
+    """Something that happened to a job. `attempt` is 1 on the first run."""
+
+    job_id: uuid.UUID
+    job_type: str
+    queue: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobsClaimed(Event):
+    """A claim took jobs; `count` of them."""
+
+    queue: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStarted(JobEvent):
+    """A handler is about to be called."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSucceeded(JobEvent):
+    """The job is in the archive as success."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobAttemptFailed(JobEvent):
+    """An attempt failed. `retry_in` is None when the job is to be archived as failure."""
+
+    exception: BaseException
+    retry_in: dt.timedelta | None
+    retries_left: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRetried(JobEvent):
+    """The job is back in the queue, due after `retry_in`."""
+
+    retry_in: dt.timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFailed(JobEvent):
+    """The job is in the archive as failure."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobReleased(JobEvent):
+    """The job is back in the queue as if this attempt had not begun: its handler was interrupted, or it was not started."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobUndeliverable(JobEvent):
+    """This worker cannot run the job: it was put back, due after `retry_in`."""
+
+    exception: BaseException
+    retry_in: dt.timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTransactionDied(JobEvent):
+    """The database ended the transaction of `job.session`: no verdict on the job, which goes back."""
+
+    exception: BaseException
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobLeaseLost(JobEvent):
+    """The claim no longer owns the job: its lease lapsed, or the row is gone. Nothing of this run is recorded."""
+
+    handler_finished: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveRowReplaced(JobEvent):
+    """The archive already had a row with this id; the newer outcome has replaced it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutcomeNotRecorded(JobEvent):
+    """The handler finished but its outcome could not be stored: the job runs again when its lease lapses."""
+
+    exception: BaseException
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryStrategyFailed(JobEvent):
+    """A retry strategy raised, or returned no RetryStrategy: the job is not retried."""
+
+    exception: BaseException
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransientErrorMet(Event):
+    """The database could not serve `activity` now; it is tried again after `retry_in`. `consecutive` counts from 1."""
+
+    activity: str
+    exception: BaseException
+    retry_in: dt.timedelta
+    consecutive: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered(Event):
+    """The database serves `activity` again, after `failures` failures."""
+
+    activity: str
+    failures: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolTooSmall(Event):
+    """The engine's pool has `available` connections where this worker may need `needed`."""
+
+    needed: int
+    available: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkFailed(Event):
+    """A sink raised while it was given `event`."""
+
+    event: Event
+    exception: BaseException
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStarted(Event):
+    """The worker has begun to poll `queue` with `threads` handler threads."""
+
+    queue: str
+    threads: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStopping(Event):
+    """The worker takes no more jobs; `running` are still running."""
+
+    running: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStopped(Event):
+    """The worker has stopped; `running` handlers had not returned in time and still own their jobs."""
+
+    running: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerFailed(Event):
+    """The worker stops because of an error that waiting does not mend."""
+
+    exception: BaseException
+
+
+Sink = Callable[[Event], object]

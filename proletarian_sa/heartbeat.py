@@ -1,0 +1,154 @@
+"""Prolong the leases of the jobs in hand, in a thread of its own, and tell who has lost one."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+from proletarian_sa import events
+from proletarian_sa.backoff import backoff
+from proletarian_sa.own_connection import OwnConnection
+from proletarian_sa.run import about
+
+if TYPE_CHECKING:
+    from proletarian_sa.claimed import ClaimedJob
+    from proletarian_sa.running import RunningJob
+    from proletarian_sa.runtime import Runtime
+
+BEATS_PER_LEASE: Final = 3
+
+
+class Held:
+    """A claimed job in hand.
+
+    Attributes:
+        valid_until: Until when the lease surely holds, on the monotonic clock: counted from when its claim or last heartbeat
+            was sent.
+        running: What its handler sees, once it has been started.
+        finishing: Its outcome is being recorded: a row that is gone is no loss.
+        lost: The lease is somebody else's, or lapsed.
+    """
+
+    def __init__(self, claimed: ClaimedJob, valid_until: float) -> None:
+        self.claimed = claimed
+        self.valid_until = valid_until
+        self.running: RunningJob | None = None
+        self.finishing = False
+        self.lost = False
+
+    def is_finishing(self) -> bool:
+        """Return whether a row that is gone may be our own doing."""
+        return self.finishing or (self.running is not None and self.running._finishing)
+
+
+class Heartbeats:
+    """The jobs in hand and the thread that keeps them."""
+
+    def __init__(self, runtime: Runtime, *, keep_connection: bool = True) -> None:
+        self._runtime = runtime
+        self._lease = runtime.lease.total_seconds()
+        self._held: dict[str, Held] = {}
+        self._lock = threading.Lock()  # guards _held
+        self._beating = threading.Lock()  # one beat at a time
+        self._own = OwnConnection(runtime.engine, keep=keep_connection)
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to beat, three times a lease."""
+        self._stop.clear()
+        self._thread = threading.Thread(target=self._run, name=f"{self._runtime.worker_id} heartbeat", daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout: float | None = None) -> None:
+        """End the thread. What is still in hand lapses."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout)
+
+    def add(self, claimed: list[ClaimedJob], sent_at: float) -> list[Held]:
+        """Take claimed jobs in hand; `sent_at`: when their claim was sent, on the monotonic clock."""
+        held = [Held(job, sent_at + self._lease) for job in claimed]
+        with self._lock:
+            self._held.update((_key(one), one) for one in held)
+        return held
+
+    def remove(self, held: Held) -> None:
+        """Let go of a job: it is finished, put back, or left to lapse."""
+        with self._lock:
+            self._held.pop(_key(held), None)
+
+    def in_hand(self) -> list[Held]:
+        """Return the jobs in hand."""
+        with self._lock:
+            return list(self._held.values())
+
+    def overdue(self) -> bool:
+        """Return whether a lease may have lapsed: after an outage, or when the process stood still."""
+        now = time.monotonic()
+        with self._lock:
+            return any(held.valid_until <= now for held in self._held.values())
+
+    def beat(self) -> None:
+        """Prolong all leases in hand, and ask the handlers of lost ones to stop.
+
+        **Transaction:** its own, committed.
+        """
+        with self._beating:
+            held = self.in_hand()
+            if not held:
+                self._own.close()
+                return
+            sent_at = time.monotonic()
+            with self._own.transaction() as connection:
+                kept = self._runtime.statements.heartbeat(connection, [one.claimed for one in held], lease=self._runtime.lease)
+            for one in held:
+                if (one.claimed.job_id, one.claimed.token) in kept:
+                    one.valid_until = sent_at + self._lease
+                elif self._still_in_hand(one) and not one.is_finishing():
+                    self._lose(one)
+
+    def _still_in_hand(self, held: Held) -> bool:
+        """Return whether the job was not finished by ourselves meanwhile."""
+        with self._lock:
+            return self._held.get(_key(held)) is held
+
+    def _lose(self, held: Held) -> None:
+        self.remove(held)
+        held.lost = True
+        if held.running is not None:
+            held.running._stop.set()
+        self._runtime.emit(events.JobLeaseLost(**about(self._runtime, held.claimed), handler_finished=False))
+
+    def _run(self) -> None:
+        failures = 0
+        interval = self._lease / BEATS_PER_LEASE
+        pause = interval
+        while not self._stop.wait(pause):
+            try:
+                self.beat()
+            except Exception as error:  # noqa: BLE001 - becomes an event; whatever it is, the next beat may succeed
+                failures += 1
+                delay = min(backoff(failures), dt.timedelta(seconds=interval))
+                pause = delay.total_seconds()
+                self._runtime.emit(
+                    events.TransientErrorMet(
+                        worker_id=self._runtime.worker_id,
+                        activity="prolonging leases",
+                        exception=error,
+                        retry_in=delay,
+                        consecutive=failures,
+                    )
+                )
+                continue
+            if failures:
+                recovered = events.Recovered(worker_id=self._runtime.worker_id, activity="prolonging leases", failures=failures)
+                self._runtime.emit(recovered)
+            failures, pause = 0, interval
+        self._own.close()
+
+
+def _key(held: Held) -> str:
+    return f"{held.claimed.job_id}:{held.claimed.token}"

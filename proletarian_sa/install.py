@@ -1,0 +1,111 @@
+"""Create, drop and check the tables without a migration tool."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.schema import CreateSchema
+
+from proletarian_sa.dialects import schema_names, statements_for
+from proletarian_sa.errors import TablesForeign, TablesMissing
+from proletarian_sa.models import JobTables, default_tables
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def create_all(bind: Engine | Connection, *, tables: JobTables = default_tables) -> None:
+    """Create the schema, the two tables and their indexes, each unless it is there.
+
+    Args:
+        bind: An engine, or a connection, of which the transaction stays the caller's.
+        tables: Which pair of tables; the default one if not given.
+
+    Raises:
+        TablesForeign: A table of that name is there and is not ours.
+        DatabaseNotSupported: Not PostgreSQL, MySQL, MariaDB or SQLite.
+
+    **Transaction:** on an engine, one of its own, committed; on a connection, the caller's. MySQL and MariaDB commit at every
+    DDL statement.
+    """
+    with _connection(bind) as connection:
+        statements_for(connection.dialect, tables)
+        _check(connection, tables, must_exist=False)
+        schema = schema_names.effective_schema(connection, tables.job.schema)
+        if schema is not None and not sa.inspect(connection).has_schema(schema):
+            connection.execute(CreateSchema(schema, if_not_exists=True))
+        metadata_tables = [tables.job, tables.archived_job]
+        tables.job.metadata.create_all(connection, tables=metadata_tables)
+
+
+def drop_all(bind: Engine | Connection, *, tables: JobTables = default_tables) -> None:
+    """Drop the two tables with all their jobs. The schema stays: there may be other things in it.
+
+    Args:
+        bind: An engine, or a connection, of which the transaction stays the caller's.
+        tables: Which pair of tables; the default one if not given.
+
+    Raises:
+        TablesForeign: A table of that name is there and is not ours.
+
+    **Transaction:** as `create_all`.
+    """
+    with _connection(bind) as connection:
+        _check(connection, tables, must_exist=False)
+        tables.job.metadata.drop_all(connection, tables=[tables.job, tables.archived_job])
+
+
+def check_tables(bind: Engine | Connection, *, tables: JobTables = default_tables) -> None:
+    """Raise unless the two tables are there with all columns that this version needs.
+
+    Args:
+        bind: An engine or a connection.
+        tables: Which pair of tables; the default one if not given.
+
+    Raises:
+        TablesMissing: A table is not there.
+        TablesForeign: A table of that name is there and is not ours.
+
+    **Transaction:** reads the catalogue; on an engine, rolled back.
+    """
+    with _connection(bind) as connection:
+        statements_for(connection.dialect, tables)
+        _check(connection, tables, must_exist=True)
+
+
+@contextmanager
+def _connection(bind: Engine | Connection) -> Iterator[Connection]:
+    if isinstance(bind, Connection):
+        yield bind
+    elif isinstance(bind, Engine):
+        with bind.begin() as connection:
+            yield connection
+    else:
+        raise TypeError(f"Give an Engine or a Connection, not {type(bind).__name__}: create_all(engine).")
+
+
+def _check(connection: Connection, tables: JobTables, *, must_exist: bool) -> None:
+    inspector = sa.inspect(connection)
+    for table in (tables.job, tables.archived_job):
+        schema = schema_names.effective_schema(connection, table.schema)
+        place = f"{schema}.{table.name}" if schema else table.name
+        if not inspector.has_table(table.name, schema=schema):
+            if must_exist:
+                raise TablesMissing(
+                    f"There is no table {place} in {connection.engine.url!r}. Create the tables once: "
+                    "proletarian_sa.create_all(engine), or proletarian-sa create-tables --url URL."
+                )
+            continue
+        missing = {column.name for column in table.c} - {
+            column["name"] for column in inspector.get_columns(table.name, schema=schema)
+        }
+        if missing:
+            raise TablesForeign(
+                f"The table {place} in {connection.engine.url!r} is not a table of proletarian-sa: it has no column "
+                f"{', '.join(sorted(missing))}. Rename ours: "
+                f"tables = JobTables(job_table='queue_job', archived_job_table='queue_archived_job'), and pass tables=tables to "
+                "enqueue and to the worker."
+            )

@@ -1,0 +1,120 @@
+"""The sink for standard logging: quiet at INFO, one ERROR record per failed attempt."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from typing import TYPE_CHECKING, Final
+
+from proletarian_sa import events
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+logger: Final = logging.getLogger("proletarian_sa")
+
+LOUD_AGAIN: Final = dt.timedelta(seconds=5)
+"""During an outage the first error is logged, and then those whose back-off has grown to this."""
+
+
+def log_event(event: events.Event) -> None:
+    """Write an event to the logger `proletarian_sa`.
+
+    ERROR with traceback: a failed attempt, an outcome that was not recorded, a worker that fails. WARNING: what an operator may
+    want to act on. INFO: a worker starts and stops. DEBUG: all else, each job's start and end included. Payloads are not logged.
+
+    **Transaction:** nothing.
+    """
+    level, message, exception = _describe(event)
+    if logger.isEnabledFor(level):
+        extra = {"proletarian_event": event}
+        logger.log(level, "[%s] %s", event.worker_id, message, exc_info=exception, extra=extra)
+
+
+Described = tuple[int, str, BaseException | None]
+
+
+def _describe(event: events.Event) -> Described:
+    if isinstance(event, events.JobEvent):
+        job = f"job {event.job_id} ({event.job_type!r}, queue {event.queue!r}, attempt {event.attempt})"
+        return _describe_job(event, job)
+    return _describe_worker(event)
+
+
+def _describe_job(event: events.JobEvent, job: str) -> Described:
+    match event:
+        case events.JobAttemptFailed(exception=exception, retry_in=None):
+            return logging.ERROR, f"{job} failed and is archived as failure: {_brief(exception)}", exception
+        case events.JobAttemptFailed(exception=exception):
+            again = f"is tried again in {event.retry_in} ({event.retries_left} retries left after that)"
+            return logging.ERROR, f"{job} failed and {again}: {_brief(exception)}", exception
+        case events.OutcomeNotRecorded(exception=exception):
+            message = f"{job}: handler finished, outcome not recorded; it runs again when its lease lapses"
+            return logging.ERROR, f"{message}: {_brief(exception)}", exception
+        case events.RetryStrategyFailed(exception=exception):
+            return logging.ERROR, f"{job} is not retried, its retry strategy failed: {_brief(exception)}", exception
+        case events.JobTransactionDied(exception=exception):
+            message = f"{job}: the database ended the transaction of job.session; the job runs again"
+            return logging.WARNING, f"{message}: {_brief(exception)}", exception
+        case events.JobLeaseLost(handler_finished=finished):
+            what = "its finish is refused and its writes are rolled back" if finished else "it is asked to stop"
+            return logging.WARNING, f"{job} no longer belongs to this worker, so {what}", None
+        case events.JobUndeliverable(exception=exception):
+            return logging.WARNING, f"{job} cannot be run here and is put back for {event.retry_in}: {exception}", None
+        case events.ArchiveRowReplaced():
+            return logging.WARNING, f"{job}: the archive had a row with this id, which is replaced", None
+    return logging.DEBUG, f"{_words(event)}: {job}", None
+
+
+def _describe_worker(event: events.Event) -> Described:
+    match event:
+        case events.WorkerStarted():
+            return logging.INFO, f"worker started: queue {event.queue!r}, {event.threads} threads", None
+        case events.WorkerStopping():
+            return logging.INFO, f"worker stopping: {event.running} jobs are running", None
+        case events.WorkerStopped(running=0):
+            return logging.INFO, "worker stopped", None
+        case events.WorkerStopped():
+            return logging.WARNING, f"worker stopped: {event.running} jobs are still running", None
+        case events.WorkerFailed(exception=exception):
+            return logging.ERROR, f"worker failed: {_brief(exception)}", exception
+        case events.TransientErrorMet(exception=exception):
+            loud = event.consecutive == 1 or event.retry_in >= LOUD_AGAIN
+            message = f"{event.activity}: {_brief(exception)}; trying again in {event.retry_in.total_seconds():.1f} s"
+            first = exception if event.consecutive == 1 else None
+            return logging.WARNING if loud else logging.DEBUG, f"{message} (failure {event.consecutive})", first
+        case events.Recovered():
+            return logging.INFO, f"{event.activity}: works again after {event.failures} failures", None
+        case events.PoolTooSmall():
+            advice = f"create_engine(…, pool_size={event.needed})"
+            message = f"the pool has {event.available} connections, this worker may need {event.needed}: {advice}"
+            return logging.WARNING, message, None
+        case events.SinkFailed(exception=exception):
+            return logging.ERROR, f"an event sink failed at {_words(event.event)}: {_brief(exception)}", exception
+    return logging.DEBUG, f"{_words(event)}: {event}", None
+
+
+def _brief(exception: BaseException) -> str:
+    """Return type and message; of a database error only the driver's part, without the statement and its parameters."""
+    cause = getattr(exception, "orig", None) or exception
+    try:
+        message = str(cause)
+    except Exception as failure:  # noqa: BLE001 - shown, not swallowed
+        message = f"(its message cannot be shown: {type(failure).__name__})"
+    return f"{type(cause).__name__}: {message[:500]}"
+
+
+def _words(event: events.Event) -> str:
+    return type(event).__name__
+
+
+def emitter(worker_sink: events.Sink) -> Callable[[events.Event], None]:
+    """Return the choke point: gives events to the sink, and logs it when the sink raises."""
+
+    def emit(event: events.Event) -> None:
+        try:
+            worker_sink(event)
+        except Exception as error:  # noqa: BLE001 - a broken sink must not cost a job; it is an event itself
+            log_event(events.SinkFailed(worker_id=event.worker_id, event=event, exception=error))
+
+    return emit

@@ -1,0 +1,215 @@
+"""Run one claimed job: decode, find its handler, call it, and decide what becomes of it.
+
+Deciding is pure; nothing is recorded here but the completion inside the handler's own transaction.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import datetime as dt
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from sqlalchemy import exc
+
+from proletarian_sa import events
+from proletarian_sa.claimed import ClaimedJob, Finish
+from proletarian_sa.dialects import Archived
+from proletarian_sa.errors import JobInterrupted, LeaseLost, PayloadError, TransactionLost, UnknownJobType, WorkerLost
+from proletarian_sa.retry import Retry, RetryStrategy, decide
+from proletarian_sa.running import RunningJob
+from proletarian_sa.session import HandlerTransaction
+
+if TYPE_CHECKING:
+    from proletarian_sa.handlers import Found
+    from proletarian_sa.runtime import Runtime
+
+MOST_DEATHS: Final = 10
+"""How many attempts beyond the strategy's may end because the database ended their transaction."""
+
+AFTER_DEATH: Final = dt.timedelta(seconds=1)
+AFTER_NEEDLESS_INTERRUPTION: Final = dt.timedelta(seconds=1)
+
+Verdict = Literal["success", "failure", "retry", "release", "undeliverable", "lost"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What is to become of a run.
+
+    Attributes:
+        recorded: It stands in the database already: the handler's own transaction has committed it.
+        uncertain: The answer to that commit was lost: look before anything else.
+    """
+
+    claimed: ClaimedJob
+    verdict: Verdict
+    exception: BaseException | None = None
+    retry_in: dt.timedelta = dt.timedelta()
+    retries_left: int = 0
+    recorded: bool = False
+    replaced: bool = False
+    uncertain: bool = False
+
+
+def start(runtime: Runtime, claimed: ClaimedJob) -> RunningJob | Decision:
+    """Decode the payload and return the job for its handler, or the decision where it cannot be run.
+
+    **Transaction:** nothing.
+    """
+    if claimed.crashes > runtime.max_crashes:
+        lost = WorkerLost(f"The job has lost its worker {claimed.crashes} times, more than max_crashes={runtime.max_crashes}.")
+        return Decision(claimed=claimed, verdict="failure", exception=lost)
+    try:
+        payload = runtime.tables.serializer.decode(claimed.payload_text)
+    except Exception as error:  # noqa: BLE001 - an event, and no retry
+        cause = error if isinstance(error, PayloadError) else PayloadError(f"{type(error).__name__}: {error}")
+        return Decision(claimed=claimed, verdict="undeliverable", exception=cause)
+    return RunningJob(claimed, payload, lambda: HandlerTransaction(runtime, claimed))
+
+
+def run(runtime: Runtime, claimed: ClaimedJob, running: RunningJob) -> Decision:
+    """Find the handler, call it, and decide. If it used `job.session`, complete the job in that transaction.
+
+    **Transaction:** that of `job.session`, committed or rolled back when this returns.
+    """
+    try:
+        found = runtime.handlers.find(claimed.job_type)
+    except UnknownJobType as error:
+        return Decision(claimed=claimed, verdict="undeliverable", exception=error)
+    runtime.emit(events.JobStarted(**about(runtime, claimed)))
+    failure = _call(found, running)
+    transaction = running._transaction
+    if transaction is None:
+        if failure is None:
+            return Decision(claimed=claimed, verdict="success")
+        return _decide(runtime, claimed, running, found, failure)
+    if failure is None:
+        return _complete(runtime, claimed, running, found, transaction)
+    transaction.abandon()
+    return _decide(runtime, claimed, running, found, failure)
+
+
+def _call(found: Found, running: RunningJob) -> BaseException | None:
+    """Call the handler in a context of its own, and return what it raised."""
+    try:
+        contextvars.Context().run(found.call, running)
+    except KeyboardInterrupt:
+        if threading.current_thread() is threading.main_thread():
+            raise  # Ctrl-C in a program that runs its jobs itself
+        return KeyboardInterrupt("raised by the handler")
+    except BaseException as error:  # noqa: BLE001 - the handler's failure: a constraint, a hook of its session
+        return error
+    return None
+
+
+def _complete(
+    runtime: Runtime, claimed: ClaimedJob, running: RunningJob, found: Found, transaction: HandlerTransaction
+) -> Decision:
+    """Archive the job in the handler's transaction and commit both, or roll back both."""
+    try:
+        transaction.complete()
+    except BaseException as error:  # noqa: BLE001 - the handler's failure: a constraint, a hook of its session
+        transaction.abandon()
+        return _decide(runtime, claimed, running, found, error)
+    running._finishing = True
+    try:
+        finish = Finish(job=claimed, status="success")
+        (archived,) = runtime.statements.archive(transaction.connection, [finish])
+        if archived is Archived.LOST:
+            transaction.abandon()
+            return Decision(claimed=claimed, verdict="lost")
+    except exc.SQLAlchemyError as error:
+        transaction.abandon()
+        return _decide(runtime, claimed, running, found, _died(error))
+    try:
+        transaction.commit()
+    except BaseException as error:  # noqa: BLE001 - the handler's failure: a constraint, a hook of its session
+        disconnected = isinstance(error, exc.DBAPIError) and error.connection_invalidated
+        transaction.abandon()
+        if disconnected:
+            return Decision(claimed=claimed, verdict="retry", exception=error, retry_in=AFTER_DEATH, uncertain=True)
+        return _decide(runtime, claimed, running, found, error)
+    transaction.close()
+    return Decision(claimed=claimed, verdict="success", recorded=True, replaced=archived is Archived.REPLACED)
+
+
+def _died(error: exc.SQLAlchemyError) -> TransactionLost:
+    lost = TransactionLost("The job could not be archived in the transaction of job.session, so its writes are rolled back.")
+    lost.__cause__ = error
+    return lost
+
+
+def _decide(runtime: Runtime, claimed: ClaimedJob, running: RunningJob, found: Found, failure: BaseException) -> Decision:
+    """Decide what becomes of a run that raised."""
+    if isinstance(failure, LeaseLost):
+        return Decision(claimed=claimed, verdict="lost", exception=failure)
+    if isinstance(failure, JobInterrupted):
+        delay = dt.timedelta() if running.stopping else AFTER_NEEDLESS_INTERRUPTION
+        return Decision(claimed=claimed, verdict="release", exception=failure, retry_in=delay)
+    strategy = _strategy(runtime, claimed, running, found, failure)
+    retry = decide(strategy, claimed.attempts)
+    died = _is_death(runtime, running, failure)
+    if died:
+        retry = _retry_after_death(strategy, claimed.attempts)
+    if died and retry is not None:
+        runtime.emit(events.JobTransactionDied(**about(runtime, claimed), exception=failure))
+    else:
+        runtime.emit(
+            events.JobAttemptFailed(
+                **about(runtime, claimed),
+                exception=failure,
+                retry_in=retry.delay if retry else None,
+                retries_left=retry.retries_left if retry else 0,
+            )
+        )
+    if retry is None:
+        return Decision(claimed=claimed, verdict="failure", exception=failure)
+    return Decision(claimed=claimed, verdict="retry", exception=failure, retry_in=retry.delay, retries_left=retry.retries_left)
+
+
+def _is_death(runtime: Runtime, running: RunningJob, failure: BaseException) -> bool:
+    """Return whether the database, not the handler, ended the transaction of `job.session`, or could not begin it."""
+    statements = runtime.statements
+    if running._transaction is None:
+        return failure is running._not_opened and statements.is_transient(failure)
+    if isinstance(failure, TransactionLost):
+        return True
+    return statements.is_transaction_death(failure) or statements.is_lost_savepoint(failure)
+
+
+def _retry_after_death(strategy: RetryStrategy | None, attempts: int) -> Retry | None:
+    """Give back a job whose transaction the database ended: no verdict on the job, so beyond its strategy, but bounded."""
+    allowed = (strategy.retries if strategy else 0) + 1
+    if attempts >= allowed + MOST_DEATHS:
+        return None
+    return Retry(delay=AFTER_DEATH, retries_left=max(0, allowed - attempts))
+
+
+def _strategy(
+    runtime: Runtime, claimed: ClaimedJob, running: RunningJob, found: Found, failure: BaseException
+) -> RetryStrategy | None:
+    """Return the handler's strategy, else the worker's; a strategy that fails means no retry, and an event."""
+    chosen: Any = found.retry if found.retry is not None else runtime.retry
+    if chosen is None or isinstance(chosen, RetryStrategy):
+        return chosen
+    try:
+        strategy = chosen(running, failure)
+        if strategy is None or isinstance(strategy, RetryStrategy):
+            return strategy
+        raise TypeError(f"A retry function must return a RetryStrategy or None, not {strategy!r}.")
+    except Exception as error:  # noqa: BLE001 - an event, and no retry
+        runtime.emit(events.RetryStrategyFailed(**about(runtime, claimed), exception=error))
+        return None
+
+
+def about(runtime: Runtime, claimed: ClaimedJob) -> dict[str, Any]:
+    """Return what every event of a job says of it."""
+    return {
+        "worker_id": runtime.worker_id,
+        "job_id": claimed.job_id,
+        "job_type": claimed.job_type,
+        "queue": claimed.queue,
+        "attempt": claimed.attempts,
+    }

@@ -1,0 +1,84 @@
+"""The job as its handler sees it."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from proletarian_sa.clock import as_timedelta
+
+if TYPE_CHECKING:
+    import datetime as dt
+    import uuid
+    from collections.abc import Callable
+
+    from sqlalchemy.orm import Session
+
+    from proletarian_sa.claimed import ClaimedJob
+    from proletarian_sa.session import HandlerTransaction
+
+
+class RunningJob:
+    """A job that is being run: handed to handlers of `(payload, job)`, and to retry functions.
+
+    Attributes:
+        job_id: The job's id.
+        queue: Its queue.
+        job_type: Its type.
+        payload: Its payload, decoded.
+        attempts: Attempts begun, this one included: 1 on the first run.
+        crashes: Runs lost with their worker so far.
+        enqueued_at: When it was enqueued; aware UTC.
+        process_at: When it was due; aware UTC.
+    """
+
+    def __init__(self, claimed: ClaimedJob, payload: Any, open_transaction: Callable[[], HandlerTransaction]) -> None:
+        self.job_id: uuid.UUID = claimed.job_id
+        self.queue: str = claimed.queue
+        self.job_type: str = claimed.job_type
+        self.payload: Any = payload
+        self.attempts: int = claimed.attempts
+        self.crashes: int = claimed.crashes
+        self.enqueued_at: dt.datetime = claimed.enqueued_at
+        self.process_at: dt.datetime = claimed.process_at
+        self._open_transaction = open_transaction
+        self._transaction: HandlerTransaction | None = None
+        self._not_opened: BaseException | None = None
+        self._finishing = False
+        self._stop = threading.Event()
+
+    @property
+    def session(self) -> Session:
+        """A Session whose writes are committed together with the job's completion, or not at all.
+
+        Opened at the first use, on a connection of its own. Do not commit, roll back or close it: return to commit, raise to roll
+        back; `begin_nested()` is yours. On SQLite it takes the write lock when it is opened: write late and briefly.
+
+        Raises:
+            LeaseLost: The job no longer belongs to this worker.
+
+        **Transaction:** begins one, with a savepoint; on SQLite writes the job's row.
+        """
+        if self._transaction is None:
+            try:
+                self._transaction = self._open_transaction()
+            except BaseException as error:
+                self._not_opened = error
+                raise
+        return self._transaction.session
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the handler is asked to stop: the worker stops, or the job no longer belongs to it."""
+        return self._stop.is_set()
+
+    def wait(self, seconds: float | dt.timedelta) -> bool:
+        """Wait, and return True as soon as the handler is asked to stop, False after the time.
+
+        Args:
+            seconds: At most this long: seconds or a timedelta.
+        """
+        return self._stop.wait(as_timedelta(seconds, "seconds").total_seconds())
+
+    def __repr__(self) -> str:
+        return f"RunningJob({self.job_id}, {self.job_type!r}, queue={self.queue!r}, attempts={self.attempts})"

@@ -1,0 +1,143 @@
+"""What every step of the pipeline is given: the database, the handlers, and the rules of one worker."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import secrets
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy.engine import Engine
+from sqlalchemy.pool import QueuePool, StaticPool
+
+from proletarian_sa.clock import as_timedelta
+from proletarian_sa.dialects import Statements, statements_for
+from proletarian_sa.errors import DatabaseNotSupported
+from proletarian_sa.handlers import HandlerMode, Handlers, Retry, as_handlers, check_retry
+from proletarian_sa.log import emitter, log_event
+from proletarian_sa.models import JobTables, check_name, default_tables
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from sqlalchemy.orm import Session
+
+    from proletarian_sa.events import Event, Sink
+
+SHORTEST_LEASE: Final = dt.timedelta(seconds=0.05)
+LONGEST_LEASE: Final = dt.timedelta(days=7)
+DEFAULT_MAX_CRASHES: Final = 5
+
+
+class ClaimTokens:
+    """Make claim tokens that never repeat: worker id, a random instance per start, a counter."""
+
+    def __init__(self, worker_id: str) -> None:
+        self._prefix = f"{worker_id[:200]}#{secrets.token_hex(8)}"
+        self._numbers = itertools.count(1)
+
+    def new(self) -> str:
+        """Return a token that was never returned before, by any process."""
+        return f"{self._prefix}:{next(self._numbers)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """One worker's view of the world, without state of its own but the token counter."""
+
+    engine: Engine
+    options: Mapping[str, Any]
+    statements: Statements
+    tables: JobTables
+    queue: str
+    handlers: Handlers
+    retry: Retry
+    lease: dt.timedelta
+    max_crashes: int
+    worker_id: str
+    session_factory: Callable[[], Session] | None
+    emit: Callable[[Event], None]
+    tokens: ClaimTokens = field(compare=False)
+
+
+def build_runtime(
+    engine: Any,
+    handler: Any,
+    *,
+    queue: str,
+    tables: JobTables = default_tables,
+    lease: dt.timedelta | float = 60.0,
+    retry: Retry = None,
+    handler_mode: HandlerMode = "default",
+    session_factory: Callable[[], Session] | None = None,
+    max_crashes: int = DEFAULT_MAX_CRASHES,
+    worker_id: str | None = None,
+    on_event: Sink = log_event,
+) -> Runtime:
+    """Check the options and return the runtime, not yet prepared for its database.
+
+    **Transaction:** nothing: does not connect.
+    """
+    if not isinstance(engine, Engine):
+        raise TypeError(
+            f"A worker needs an Engine, not {type(engine).__name__}: it takes connections of its own and commits on them. "
+            "Give create_engine(url), or session.get_bind()."
+        )
+    if not callable(on_event):
+        raise TypeError(f"on_event must be a function of one event, not {on_event!r}.")
+    if session_factory is not None and not callable(session_factory):
+        raise TypeError(f"session_factory must be a function that returns a Session, not {session_factory!r}.")
+    if isinstance(max_crashes, bool) or not isinstance(max_crashes, int) or max_crashes < 0:
+        raise ValueError(f"max_crashes must be an int of at least 0, not {max_crashes!r}.")
+    check_retry(retry)
+    check_name(queue, "queue")
+    name = check_name(worker_id, "worker_id") if worker_id is not None else f"proletarian[{queue}]"
+    statements = statements_for(engine.dialect, tables)
+    handlers = as_handlers(handler, handler_mode)
+    duration = as_timedelta(lease, "lease", minimum=SHORTEST_LEASE, maximum=LONGEST_LEASE)
+    return Runtime(
+        engine=engine,
+        options={},
+        statements=statements,
+        tables=tables,
+        queue=queue,
+        handlers=handlers,
+        retry=retry,
+        lease=duration,
+        max_crashes=max_crashes,
+        worker_id=name,
+        session_factory=session_factory,
+        emit=emitter(on_event),
+        tokens=ClaimTokens(name),
+    )
+
+
+def prepare(runtime: Runtime) -> Runtime:
+    """Look at the database, and return the runtime with an engine of ours for it and with tokens of its own.
+
+    Raises:
+        DatabaseNotSupported: An SQLite database in memory, a server that is too old, a pool that shares one connection.
+
+    **Transaction:** a connection of its own, rolled back.
+    """
+    engine, statements = runtime.engine, runtime.statements
+    if isinstance(engine.pool, StaticPool):
+        raise DatabaseNotSupported(
+            f"{engine.url!r} uses StaticPool: all threads would share one connection and its transaction. Use the default pool."
+        )
+    with engine.connect() as connection:
+        reason = statements.why_not(connection)
+        if reason is not None:
+            raise DatabaseNotSupported(f"{engine.url!r} cannot serve a worker: {reason}")
+        options = statements.own_options(connection)
+    return replace(runtime, engine=engine.execution_options(**options), options=options, tokens=ClaimTokens(runtime.worker_id))
+
+
+def pool_capacity(engine: Engine) -> int | None:
+    """Return how many connections the pool hands out at the same time; None: as many as are asked for."""
+    pool = engine.pool
+    if not isinstance(pool, QueuePool):
+        return None
+    overflow: int = getattr(pool, "_max_overflow", 0)
+    return None if overflow < 0 or pool.size() == 0 else pool.size() + overflow

@@ -1,0 +1,149 @@
+"""One step of a worker as a function: claim, run, finish."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from proletarian_sa import events
+from proletarian_sa.finish import record_all
+from proletarian_sa.heartbeat import Heartbeats
+from proletarian_sa.log import log_event
+from proletarian_sa.models import DEFAULT_QUEUE, JobTables, default_tables
+from proletarian_sa.own_connection import OwnConnection
+from proletarian_sa.run import Decision, run, start
+from proletarian_sa.runtime import DEFAULT_MAX_CRASHES, Runtime, build_runtime, prepare
+
+if TYPE_CHECKING:
+    import datetime as dt
+    import threading
+    from collections.abc import Callable
+
+    from sqlalchemy.engine import Engine
+    from sqlalchemy.orm import Session
+
+    from proletarian_sa.claimed import ClaimedJob
+    from proletarian_sa.handlers import HandlerMode, Retry
+    from proletarian_sa.heartbeat import Held
+    from proletarian_sa.outcomes import Outcome
+
+
+def process_next_job(
+    engine: Engine,
+    handler: Any,
+    *,
+    queue: str = DEFAULT_QUEUE,
+    tables: JobTables = default_tables,
+    lease: dt.timedelta | float = 60.0,
+    retry: Retry = None,
+    handler_mode: HandlerMode = "default",
+    session_factory: Callable[[], Session] | None = None,
+    max_crashes: int = DEFAULT_MAX_CRASHES,
+    worker_id: str | None = None,
+    on_event: events.Sink = log_event,
+) -> Outcome | None:
+    """Run the oldest due job of a queue in this thread, and record what became of it.
+
+    For tests, cron and programs with a loop of their own; `QueueWorker` does the same with threads.
+
+    Args:
+        engine: The application's engine; connections of our own are taken from its pool.
+        handler: A `JobRegistry`, or a function of `(job_type, payload)`.
+        queue: Which queue.
+        tables: Which pair of tables; the same as for `enqueue`.
+        lease: How long the job is ours without a sign of life, seconds or timedelta; it is prolonged while the handler runs.
+        retry: The strategy for job types without one of their own, or a function `(job, exception) -> RetryStrategy | None`.
+        handler_mode: How to call a plain function: `default`, `(job_type, payload)`; `advanced`, `(job)`.
+        session_factory: Makes the Session behind `job.session`, for one's own subclass or binds.
+        max_crashes: How many runs of a job may be lost with their worker before it is archived as failure.
+        worker_id: A name for logs and for `claimed_by`; `proletarian[queue]` by default.
+        on_event: Is given every event; standard logging by default.
+
+    Returns:
+        What became of the run, or None when no job was due.
+
+    Raises:
+        SQLAlchemyError: The claim failed: no job was touched.
+        KeyboardInterrupt: Ctrl-C in the main thread; the job is put back.
+
+    **Transaction:** its own: one for the claim, that of `job.session` if the handler uses it, one for the finish.
+    """
+    runtime = prepare(
+        build_runtime(
+            engine,
+            handler,
+            queue=queue,
+            tables=tables,
+            lease=lease,
+            retry=retry,
+            handler_mode=handler_mode,
+            session_factory=session_factory,
+            max_crashes=max_crashes,
+            worker_id=worker_id,
+            on_event=on_event,
+        )
+    )
+    own = OwnConnection(runtime.engine)
+    try:
+        sent_at = time.monotonic()
+        claimed = claim(runtime, own, limit=1)
+        if not claimed:
+            return None
+        heartbeats = Heartbeats(runtime)
+        (held,) = heartbeats.add(claimed, sent_at)
+        own.close()  # the handler may need the pool's only connection
+        heartbeats.start()
+        try:
+            decision = run_held(runtime, held)
+            held.finishing = True
+            return record_all(runtime, own, [decision], _until(sent_at + runtime.lease.total_seconds()))[0]
+        except KeyboardInterrupt as interruption:
+            released = Decision(claimed=held.claimed, verdict="release", exception=interruption)
+            record_all(runtime, own, [released], lambda _delay: False)
+            raise
+        finally:
+            heartbeats.remove(held)
+            heartbeats.stop()
+    finally:
+        own.close()
+
+
+def claim(runtime: Runtime, own: OwnConnection, *, limit: int) -> list[ClaimedJob]:
+    """Claim up to `limit` jobs: ours when this returns.
+
+    **Transaction:** its own, committed.
+    """
+    with own.transaction() as connection:
+        claimed = runtime.statements.claim(
+            connection, queue=runtime.queue, token=runtime.tokens.new(), lease=runtime.lease, limit=limit
+        )
+    if claimed:
+        runtime.emit(events.JobsClaimed(worker_id=runtime.worker_id, queue=runtime.queue, count=len(claimed)))
+    return claimed
+
+
+def run_held(runtime: Runtime, held: Held, stopping: threading.Event | None = None) -> Decision:
+    """Run a job in hand, unless its lease is no longer ours. `stopping`: the worker's own flag, looked at once more.
+
+    **Transaction:** that of `job.session`, if the handler uses it.
+    """
+    if held.lost or held.valid_until <= time.monotonic():
+        return Decision(claimed=held.claimed, verdict="release")
+    started = start(runtime, held.claimed)
+    if isinstance(started, Decision):
+        return started
+    held.running = started
+    if held.lost or (stopping is not None and stopping.is_set()):  # since the caller looked
+        started._stop.set()
+    return run(runtime, held.claimed, started)
+
+
+def _until(deadline: float) -> Callable[[dt.timedelta], bool]:
+    def pause(delay: dt.timedelta) -> bool:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return False
+        time.sleep(min(delay.total_seconds(), left))
+        return True
+
+    return pause

@@ -1,0 +1,458 @@
+"""The worker: a thread that claims, threads that run handlers, one that records outcomes, one that keeps leases."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import queue as queues
+import random
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from sqlalchemy import exc
+
+from proletarian_sa import events
+from proletarian_sa.backoff import backoff
+from proletarian_sa.clock import as_timedelta
+from proletarian_sa.finish import record_all
+from proletarian_sa.heartbeat import Heartbeats, Held
+from proletarian_sa.install import check_tables
+from proletarian_sa.log import log_event
+from proletarian_sa.models import DEFAULT_QUEUE, JobTables, default_tables
+from proletarian_sa.own_connection import OwnConnection
+from proletarian_sa.run import Decision
+from proletarian_sa.runtime import DEFAULT_MAX_CRASHES, Runtime, build_runtime, pool_capacity, prepare
+from proletarian_sa.step import claim, run_held
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Callable
+
+    from sqlalchemy.engine import Engine
+    from sqlalchemy.orm import Session
+
+    from proletarian_sa.handlers import HandlerMode, Retry
+    from proletarian_sa.running import RunningJob
+
+CLAIMER_FINISHER_HEARTBEAT: Final = 3  # connections
+MOST_THREADS: Final = 1000
+FINISH_BATCH: Final = 500  # outcomes in one transaction
+IDLE_FINISHER: Final = 5.0  # seconds until it gives its connection back
+
+
+class QueueWorker:
+    """Run the jobs of a queue in threads, until it is told to stop.
+
+        worker = QueueWorker(engine, jobs, queue="mail", worker_threads=4)
+        worker.run()            # until stop() or a fatal error; or:
+        with worker: ...        # start, and stop at the end
+
+    Nothing is connected before `start`. Jobs are taken oldest first; what is promised, per database, stands in the README.
+
+    Args:
+        engine: The application's engine; connections of our own are taken from its pool: up to three, and one for each handler
+            that uses `job.session`.
+        handler: A `JobRegistry`, or a function of `(job_type, payload)`.
+        queue: Which queue; `default` by default.
+        worker_threads: How many handlers run at the same time; 1 by default.
+        polling_interval: How long to wait when no job is due, seconds or timedelta; 0.1 s by default, with a tenth of jitter.
+        tables: Which pair of tables; the same as for `enqueue`.
+        lease: How long a job is ours without a sign of life, seconds or timedelta; 60 s by default. It is prolonged three times as
+            often while the job is in hand, so a job may run for hours; a job whose worker died runs again after this time.
+        retry: The strategy for job types without one of their own, or a function `(job, exception) -> RetryStrategy | None`; by
+            default a job that fails is not tried again.
+        handler_mode: How to call a plain function: `default`, `(job_type, payload)`; `advanced`, `(job)`.
+        session_factory: Makes the Session behind `job.session`, for one's own subclass or binds.
+        max_crashes: How many runs of a job may be lost with their worker before it is archived as failure; 5 by default.
+        stop_timeout: How long `stop` waits for running handlers, seconds or timedelta; 10 s by default.
+        worker_id: A name for logs, threads and `claimed_by`; `proletarian[queue]` by default. Need not be unique.
+        on_event: Is given every event; standard logging by default.
+
+    Raises:
+        TypeError: An option has the wrong type.
+        ValueError: An option has a value out of bounds.
+        DatabaseNotSupported: The engine's dialect is none of the supported ones.
+
+    **Transaction:** nothing before `start`.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        handler: Any,
+        *,
+        queue: str = DEFAULT_QUEUE,
+        worker_threads: int = 1,
+        polling_interval: dt.timedelta | float = 0.1,
+        tables: JobTables = default_tables,
+        lease: dt.timedelta | float = 60.0,
+        retry: Retry = None,
+        handler_mode: HandlerMode = "default",
+        session_factory: Callable[[], Session] | None = None,
+        max_crashes: int = DEFAULT_MAX_CRASHES,
+        stop_timeout: dt.timedelta | float = 10.0,
+        worker_id: str | None = None,
+        on_event: events.Sink = log_event,
+    ) -> None:
+        self._given = {name: value for name, value in locals().items() if name != "self"}
+        if isinstance(worker_threads, bool) or not isinstance(worker_threads, int):
+            raise TypeError(f"worker_threads must be an int, not {worker_threads!r}.")
+        if not 1 <= worker_threads <= MOST_THREADS:
+            raise ValueError(f"worker_threads must be 1 to {MOST_THREADS}, not {worker_threads}.")
+        self._threads = worker_threads
+        self._polling_interval = _seconds(polling_interval, "polling_interval")
+        self._stop_timeout = _seconds(stop_timeout, "stop_timeout")
+        self._runtime = build_runtime(
+            engine,
+            handler,
+            queue=queue,
+            tables=tables,
+            lease=lease,
+            retry=retry,
+            handler_mode=handler_mode,
+            session_factory=session_factory,
+            max_crashes=max_crashes,
+            worker_id=worker_id,
+            on_event=on_event,
+        )
+        self._run: _Run | None = None
+        self._starting = threading.Lock()
+
+    def with_options(self, **options: Any) -> QueueWorker:
+        """Return a worker, not started, that differs in the given options.
+
+        Raises:
+            TypeError: There is no such option.
+
+        **Transaction:** nothing.
+        """
+        return QueueWorker(**{**self._given, **options})
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has been started and not yet stopped. False in a forked child, which has none of its threads."""
+        return self._run is not None and self._run.is_alive()
+
+    @property
+    def error(self) -> BaseException | None:
+        """The error that ended the worker, if one did."""
+        return None if self._run is None else self._run.error
+
+    def join(self, timeout: dt.timedelta | float | None = None) -> bool:
+        """Wait until the worker has stopped; return whether it has.
+
+        Args:
+            timeout: At most this long, seconds or timedelta; without it, until then.
+
+        **Transaction:** nothing.
+        """
+        return self._run is None or self._run.stopped.wait(None if timeout is None else _seconds(timeout, "timeout"))
+
+    def start(self) -> None:
+        """Start the threads, and return. Does nothing if it is running; may be started again after it has stopped.
+
+        Raises:
+            TablesMissing: The tables are not there; the message says what to type.
+            TablesForeign: A table of that name is not ours.
+            DatabaseNotSupported: The server is too old, or the SQLite database is in memory.
+            SQLAlchemyError: The database cannot be reached.
+
+        **Transaction:** reads the catalogue; the worker's own from then on.
+        """
+        with self._starting:
+            if self.is_running:
+                return
+            runtime = prepare(self._runtime)
+            check_tables(runtime.engine, tables=runtime.tables)
+            self._run = _Run(runtime, self._threads, self._polling_interval)
+            self._run.start()
+            atexit.register(self.stop)
+
+    def stop(self, timeout: dt.timedelta | float | None = None) -> list[RunningJob]:
+        """Take no more jobs, ask running handlers to stop, and wait for them.
+
+        Jobs that were taken and not begun are put back at once. A handler that returns in time is recorded as usual; one
+        that raises `JobInterrupted` gives its job back. Does nothing if it is not running.
+
+        Args:
+            timeout: How long to wait, seconds or timedelta; `stop_timeout` by default.
+
+        Returns:
+            The jobs whose handlers have not returned. They stay owned: recorded when they return, or run again elsewhere after
+            the lease if the process ends first.
+
+        **Transaction:** the worker's own.
+        """
+        run = self._run
+        if run is None or not run.is_alive():
+            return []
+        atexit.unregister(self.stop)
+        run.ask_to_stop()
+        seconds = self._stop_timeout if timeout is None else _seconds(timeout, "timeout")
+        if run.stopped.wait(seconds):
+            return []
+        return run.report_running()
+
+    def run(self) -> None:
+        """Start, and return when the worker has stopped: by `stop` from elsewhere, or by Ctrl-C, which stops it gracefully.
+
+        Raises:
+            Exception: What `start` raises, and the error that ended the worker, if one did.
+
+        **Transaction:** the worker's own.
+        """
+        self.start()
+        try:
+            while not self.join(0.5):  # a wait without end could not be interrupted on Windows
+                pass
+        except KeyboardInterrupt:
+            self.stop()
+            raise
+        if self.error is not None:
+            raise self.error
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.stop()
+
+
+class _Pace:
+    """How many jobs to take ahead of the handlers: as many as they run in a twentieth of a second, none while that is unknown.
+
+    Long jobs are thus never hoarded by a worker that cannot run them yet.
+    """
+
+    AHEAD: Final = 0.05  # seconds of work
+    MOST: Final = 200  # jobs
+    MEMORY: Final = 0.05  # weight of the newest duration
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._mean: float | None = None
+        self.ahead = 0
+
+    def ran(self, seconds: float) -> None:
+        """Take note of a job's duration."""
+        mean = seconds if self._mean is None else self._mean + self.MEMORY * (seconds - self._mean)
+        self._mean = max(mean, seconds) if seconds > self.AHEAD else mean
+        self.ahead = min(int(self._threads * self.AHEAD / max(self._mean, 1e-6)), self.MOST)
+
+
+class _Run:
+    """The threads between one start and the stop that ends them."""
+
+    def __init__(self, runtime: Runtime, threads: int, polling_interval: float) -> None:
+        self._runtime = runtime
+        self._threads = threads
+        self._polling_interval = polling_interval
+        self._pid = os.getpid()
+        capacity = pool_capacity(runtime.engine)
+        needed = CLAIMER_FINISHER_HEARTBEAT + threads
+        self._keep = capacity is None or capacity >= needed
+        if not self._keep and capacity is not None:
+            runtime.emit(events.PoolTooSmall(worker_id=runtime.worker_id, needed=needed, available=capacity))
+        self._heartbeats = Heartbeats(runtime, keep_connection=self._keep)
+        self._inbox: queues.SimpleQueue[Held | None] = queues.SimpleQueue()
+        self._outbox: queues.Queue[tuple[Held, Decision] | None] = queues.Queue()
+        self._room = threading.Condition()  # guards _taken and _pace
+        self._taken = 0  # jobs claimed whose handlers have not returned
+        self._pace = _Pace(threads)
+        self._stopping = threading.Event()
+        self.stopped = threading.Event()
+        self.error: BaseException | None = None
+
+    def start(self) -> None:
+        self._heartbeats.start()
+        self._runtime.emit(
+            events.WorkerStarted(worker_id=self._runtime.worker_id, queue=self._runtime.queue, threads=self._threads)
+        )
+        self._thread(self._supervise, "supervisor").start()
+
+    def is_alive(self) -> bool:
+        return not self.stopped.is_set() and self._pid == os.getpid()
+
+    def ask_to_stop(self) -> None:
+        if self._stopping.is_set():
+            return
+        self._stopping.set()
+        with self._room:
+            self._room.notify_all()
+        busy = [held for held in self._heartbeats.in_hand() if held.running is not None and not held.is_finishing()]
+        self._runtime.emit(events.WorkerStopping(worker_id=self._runtime.worker_id, running=len(busy)))
+        for job in self._running():
+            job._stop.set()
+
+    def report_running(self) -> list[RunningJob]:
+        running = self._running()
+        self._runtime.emit(events.WorkerStopped(worker_id=self._runtime.worker_id, running=len(running)))
+        return running
+
+    def _running(self) -> list[RunningJob]:
+        return [held.running for held in self._heartbeats.in_hand() if held.running is not None]
+
+    def _thread(self, target: Callable[[], None], name: str) -> threading.Thread:
+        # Daemons, so that a process that forgets to stop its worker can end; stop() is called at exit.
+        return threading.Thread(target=target, name=f"{self._runtime.worker_id} {name}", daemon=True)
+
+    def _supervise(self) -> None:
+        """Start the others, and end them in the order in which jobs pass through them."""
+        finisher = self._thread(self._finish, "finisher")
+        handlers = [self._thread(self._handle, f"handler {number + 1}") for number in range(self._threads)]
+        for thread in (finisher, *handlers):
+            thread.start()
+        try:
+            self._claim()
+        except BaseException as error:  # noqa: BLE001 - kept for run(), and an event
+            self.error = error
+            self._runtime.emit(events.WorkerFailed(worker_id=self._runtime.worker_id, exception=error))
+        finally:
+            self.ask_to_stop()
+        for _ in handlers:
+            self._inbox.put(None)
+        for thread in handlers:
+            thread.join()
+        self._outbox.put(None)
+        finisher.join()
+        self._heartbeats.stop()
+        self._runtime.emit(events.WorkerStopped(worker_id=self._runtime.worker_id, running=0))
+        self.stopped.set()
+
+    # Claim
+
+    def _claim(self) -> None:
+        own = OwnConnection(self._runtime.engine, keep=self._keep)
+        failures = 0
+        try:
+            self._stopping.wait(random.uniform(0, self._polling_interval))
+            while not self._stopping.is_set():
+                limit = self._wait_for_room()
+                if limit == 0:
+                    continue
+                try:
+                    full = self._claim_once(own, limit, after_failure=failures > 0)
+                except Exception as error:  # noqa: BLE001 - judged there: waited out, or the worker's end
+                    failures += 1
+                    self._stopping.wait(self._wait_out(error, failures))
+                    continue
+                if failures > 1:
+                    recovered = events.Recovered(worker_id=self._runtime.worker_id, activity="claiming jobs", failures=failures)
+                    self._runtime.emit(recovered)
+                failures = 0
+                if not full:
+                    jitter = random.uniform(0.9, 1.1)
+                    self._stopping.wait(self._polling_interval * jitter)
+        finally:
+            own.close()
+
+    def _wait_for_room(self) -> int:
+        """Return how many jobs to claim now: 0 when stopping."""
+        with self._room:
+            while not self._stopping.is_set() and self._taken > self._refill_level():
+                self._room.wait()
+            return 0 if self._stopping.is_set() else self._threads + self._pace.ahead - self._taken
+
+    def _refill_level(self) -> int:
+        """Return at how many jobs in hand to claim again: before the handlers run dry, not for each single one."""
+        return self._threads - 1 + self._pace.ahead // 2
+
+    def _claim_once(self, own: OwnConnection, limit: int, *, after_failure: bool) -> bool:
+        """Claim jobs and hand them on; return whether there may be more."""
+        if after_failure or self._heartbeats.overdue():
+            self._heartbeats.beat()  # before a job of ours that seems to have lapsed is taken for somebody else's
+        sent_at = time.monotonic()
+        claimed = claim(self._runtime, own, limit=limit)
+        with self._room:
+            self._taken += len(claimed)
+        for held in self._heartbeats.add(claimed, sent_at):
+            self._inbox.put(held)
+        # A job with crashes has been claimed alone, whatever was asked for.
+        return len(claimed) == limit or any(job.crashes for job in claimed)
+
+    def _wait_out(self, error: Exception, failures: int) -> float:
+        """Return how long to wait in seconds after an error, or raise it if waiting does not mend it."""
+        statements = self._runtime.statements
+        if not statements.is_transient(error) and not statements.is_missing_table(error):
+            raise error
+        idled = failures == 1 and isinstance(error, exc.DBAPIError) and error.connection_invalidated
+        # A connection that went stale while idle is replaced at once, and quietly.
+        delay = backoff(failures).total_seconds() if not idled else 0.0
+        self._runtime.emit(
+            events.TransientErrorMet(
+                worker_id=self._runtime.worker_id,
+                activity="claiming jobs",
+                exception=error,
+                retry_in=as_timedelta(delay, "delay"),
+                consecutive=failures - 1 if idled else failures,
+            )
+        )
+        return delay
+
+    # Handle
+
+    def _handle(self) -> None:
+        while (held := self._inbox.get()) is not None:
+            began = time.monotonic()
+            try:
+                decision = self._run_one(held)
+            except BaseException as error:  # noqa: BLE001 - our own mistake: the job lapses, the thread lives on
+                self._heartbeats.remove(held)
+                self._runtime.emit(events.WorkerFailed(worker_id=self._runtime.worker_id, exception=error))
+            else:
+                held.finishing = True
+                self._outbox.put((held, decision))
+                del decision  # it holds the exception, and that the handler's variables
+            del held
+            with self._room:
+                self._taken -= 1
+                self._pace.ran(time.monotonic() - began)
+                if self._taken <= self._refill_level():
+                    self._room.notify()
+
+    def _run_one(self, held: Held) -> Decision:
+        if self._stopping.is_set():
+            return Decision(claimed=held.claimed, verdict="release")
+        return run_held(self._runtime, held, stopping=self._stopping)
+
+    # Finish
+
+    def _finish(self) -> None:
+        own = OwnConnection(self._runtime.engine, keep=self._keep)
+        ended = False
+        while not ended:
+            try:
+                batch = [self._outbox.get(timeout=IDLE_FINISHER)]
+            except queues.Empty:
+                own.close()
+                continue
+            while len(batch) < FINISH_BATCH and not self._outbox.empty():
+                batch.append(self._outbox.get_nowait())
+            ended = batch[-1] is None  # it comes last: no handler is left
+            self._record(own, [one for one in batch if one is not None])
+        own.close()
+
+    def _record(self, own: OwnConnection, finished: list[tuple[Held, Decision]]) -> None:
+        if not finished:
+            return
+        try:
+            record_all(self._runtime, own, [decision for _, decision in finished], _pause)
+        except BaseException as error:  # noqa: BLE001 - our own mistake: the jobs lapse, the thread lives on
+            self._runtime.emit(events.WorkerFailed(worker_id=self._runtime.worker_id, exception=error))
+        for held, _ in finished:
+            self._heartbeats.remove(held)
+
+
+def _pause(delay: dt.timedelta) -> bool:
+    """Wait; there is always time to try again, until the process ends."""
+    time.sleep(delay.total_seconds())
+    return True
+
+
+def _seconds(value: Any, name: str) -> float:
+    duration = as_timedelta(value, name)
+    if duration.total_seconds() < 0:
+        raise ValueError(f"{name} must not be negative, not {value!r}. Give seconds: {name}=10.")
+    return duration.total_seconds()

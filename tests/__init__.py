@@ -1,0 +1,1 @@
+"""The tests; a package only so that `tests.servers` is importable from anywhere in it."""

@@ -1,0 +1,74 @@
+"""Fixtures that every test may ask for: a new database on each kind of server, and engines on it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from tests.servers import KINDS, ServerFailedError, ServerMissingError, Servers
+from tests.servers.administrator import Administrator
+from tests.servers.database import Database, new_database, new_file
+from tests.servers.hooks import (  # noqa: F401 - pytest finds its hooks here by name
+    SERVERS,
+    pytest_addoption,
+    pytest_collection_modifyitems,
+    pytest_configure,
+    pytest_configure_node,
+    pytest_sessionstart,
+    pytest_terminal_summary,
+    pytest_unconfigure,
+)
+
+
+@pytest.fixture(scope="session")
+def servers(request: pytest.FixtureRequest) -> Servers:
+    """Return the servers of this run."""
+    return request.config.stash[SERVERS]
+
+
+@pytest.fixture(scope="session")
+def administrators() -> Iterator[dict[str, Administrator]]:
+    """Keep one connection per kind that creates and drops databases."""
+    administrators: dict[str, Administrator] = {}
+    yield administrators
+    for administrator in administrators.values():
+        administrator.close()
+
+
+@pytest.fixture(params=KINDS)
+def database_kind(request: pytest.FixtureRequest) -> str:
+    """Run the test once on each kind of database."""
+    return str(request.param)
+
+
+@pytest.fixture
+def database(database_kind: str, servers: Servers, administrators: dict[str, Administrator], tmp_path: Path) -> Iterator[Database]:
+    """Make a new, empty database."""
+    try:
+        server = servers.get(database_kind)
+    except (ServerMissingError, ServerFailedError) as error:
+        pytest.skip(str(error))
+    if sa.make_url(server.url).get_backend_name() == "sqlite":
+        made = new_file(database_kind, server.version, tmp_path)
+    else:
+        if database_kind not in administrators:
+            administrators[database_kind] = Administrator(server)
+        made = new_database(database_kind, server.version, administrators[database_kind])
+    with made as database:
+        yield database
+
+
+@pytest.fixture
+def engine(database: Database) -> sa.Engine:
+    """Create an engine with SQLAlchemy's defaults on the new database."""
+    return database.create_engine()
+
+
+@pytest.fixture
+def queue_engine(engine: sa.Engine) -> sa.Engine:
+    """Create an engine on a database that has the queue's tables."""
+    import proletarian_sa  # noqa: PLC0415 - tests of the servers alone must not depend on it
+
+    proletarian_sa.create_all(engine)
+    return engine

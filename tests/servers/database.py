@@ -1,0 +1,128 @@
+"""One new, empty database for one test."""
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from tests.servers.administrator import Administrator
+
+ASYNC_DRIVERS = {
+    "postgresql": "postgresql+psycopg",
+    "mysql": "mysql+asyncmy",
+    "mariadb": "mariadb+asyncmy",
+    "sqlite": "sqlite+aiosqlite",
+}
+
+
+@dataclass(frozen=True)
+class Database:
+    """Where the database is and what its kind can do; engines made through it are disposed of after the test.
+
+    Tests ask for what they need by capability, never by kind: `database.require("row_locks")` skips with that reason.
+    """
+
+    kind: str
+    url: sa.URL
+    version: str
+    server: bool = True
+    """A process that other processes can talk to, not a file."""
+    row_locks: bool = True
+    """Rows can be locked one by one, and locked ones skipped."""
+    listen: bool = False
+    """Sessions can wait for each other's notifications."""
+    schemas: bool = True
+    """More schemas can be made; see `create_schema`."""
+    two_phase: bool = True
+    """Transactions can be prepared and committed later."""
+    transactional_ddl: bool = False
+    """A rolled-back transaction leaves no table behind, in Alembic's judgement of the driver too."""
+    engines: list[sa.Engine] = field(default_factory=list)
+    created_schemas: list[str] = field(default_factory=list)
+
+    @property
+    def async_url(self) -> sa.URL:
+        """The URL for `create_async_engine`; the test disposes of such an engine itself, in its own event loop."""
+        return self.url.set(drivername=ASYNC_DRIVERS[self.url.get_backend_name()])
+
+    @property
+    def url_text(self) -> str:
+        """The URL with its password, for a command line or an environment variable."""
+        return self.url.render_as_string(hide_password=False)
+
+    def create_engine(self, **options: Any) -> sa.Engine:
+        """Create an engine on this database with options of `sqlalchemy.create_engine`."""
+        engine = sa.create_engine(self.url, **options)
+        self.engines.append(engine)
+        return engine
+
+    def create_schema(self) -> str:
+        """Create another schema with a new name, dropped after the test; on MySQL and MariaDB that is a database."""
+        self.require("schemas")
+        name = new_name()
+        with self.create_engine().begin() as connection:
+            connection.execute(sa.schema.CreateSchema(name))
+        self.created_schemas.append(name)
+        return name
+
+    def require(self, *capabilities: str) -> None:
+        """Skip the test unless the database has all these capabilities."""
+        for capability in capabilities:
+            if not getattr(self, capability):
+                pytest.skip(f"no {capability.replace('_', ' ')}")
+
+
+@contextmanager
+def new_file(kind: str, version: str, folder: Path) -> Iterator[Database]:
+    """Make a SQLite database in a folder that the test framework cleans."""
+    database = Database(
+        kind,
+        sa.URL.create("sqlite", database=str(folder / "test.db")),
+        version,
+        server=False,
+        row_locks=False,
+        schemas=False,
+        two_phase=False,
+    )
+    try:
+        yield database
+    finally:
+        dispose(database)
+
+
+@contextmanager
+def new_database(kind: str, version: str, administrator: Administrator) -> Iterator[Database]:
+    """Make a database on a server and drop it afterwards, whatever connections are left in it."""
+    name = new_name()
+    administrator.create_database(name)
+    is_postgresql = administrator.url.get_backend_name() == "postgresql"
+    database = Database(
+        kind,
+        administrator.url.set(database=name),
+        version,
+        listen=is_postgresql,
+        transactional_ddl=is_postgresql,
+        two_phase=administrator.can_prepare(),
+    )
+    try:
+        yield database
+    finally:
+        dispose(database)
+        for dropped in [name] if is_postgresql else [*database.created_schemas, name]:
+            administrator.drop_database(dropped)
+
+
+def new_name() -> str:
+    """Choose a name that no other test has, in this process or another."""
+    return f"test_{secrets.token_hex(6)}"
+
+
+def dispose(database: Database) -> None:
+    """Close the pooled connections of all engines made."""
+    for engine in database.engines:
+        engine.dispose()

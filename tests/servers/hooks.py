@@ -1,0 +1,128 @@
+"""Which servers a test run uses, when they start and stop, and what a missing one means; `conftest.py` takes these in.
+
+One process runs all tests: a server starts when the first test asks for it. Several processes (pytest-xdist), or
+`CI=true`: the controlling process starts all selected ones first, and hands their URLs to the others.
+"""
+
+import os
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from tests.servers.errors import ServerMissingError
+from tests.servers.kinds import KINDS
+from tests.servers.registry import Servers
+from tests.servers.server import Server
+
+SERVERS = pytest.StashKey[Servers]()
+MAY_MISS = {"mysql", "postgresql-oldest"}
+"""Kinds that even CI can go without if there is none to be had: no distribution is sure to carry them."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Offer the choice of kinds."""
+    parser.addoption(
+        "--database",
+        action="append",
+        metavar="NAME",
+        help=f"test on this kind of database only; repeatable; one of {', '.join(KINDS)}",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Remember the servers of this run; another process may have started them."""
+    selected_kinds(config)
+    config.stash[SERVERS] = Servers({kind: unpack(kind, facts) for kind, facts in received(config).items()})
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Start all servers now where that cannot wait."""
+    config = session.config
+    shared = config.getoption("dist", "no") != "no"
+    if is_worker(config) or config.option.collectonly or not (shared or is_ci()):
+        return
+    config.stash[SERVERS].start(selected_kinds(config))
+    if is_ci() and (needed := needed_problems(config)):
+        raise pytest.UsageError("\n".join(["CI=true and a database server is missing.", *needed]))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Hand the servers to one of pytest-xdist's processes."""
+    outcomes = node.config.stash[SERVERS].outcomes
+    node.workerinput["servers"] = {
+        kind: {"url": outcome.url, "version": outcome.version} if isinstance(outcome, Server) else {"missing": str(outcome)}
+        for kind, outcome in outcomes.items()
+    }
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests on kinds that are not selected."""
+    selected = {*selected_kinds(config), None}
+    left_out = [item for item in items if kind_of(item) not in selected]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if kind_of(item) in selected]
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Generator[None]:
+    """Say last which databases were not tested, so that nobody takes silence for success."""
+    yield
+    problems = terminalreporter.config.stash[SERVERS].problems()
+    for kind, problem in problems.items():
+        terminalreporter.write_line(f"NOT TESTED on {kind}: {str(problem).partition(chr(10))[0]}", yellow=True)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Stop what was started here."""
+    if SERVERS in config.stash:
+        config.stash[SERVERS].stop()
+
+
+def selected_kinds(config: pytest.Config) -> list[str]:
+    """Read the choice of kinds: the option, else the environment, else all."""
+    environment = os.environ.get("PROLETARIAN_TEST_DATABASES", "").replace(",", " ").split()
+    selected: list[str] = config.getoption("--database") or environment or list(KINDS)
+    if unknown := set(selected) - set(KINDS):
+        raise pytest.UsageError(f"unknown database {', '.join(sorted(unknown))}; there are {', '.join(KINDS)}")
+    return selected
+
+
+def needed_problems(config: pytest.Config) -> list[str]:
+    """List the problems that must not be skipped over."""
+    return [
+        f"{kind}: {problem}"
+        for kind, problem in config.stash[SERVERS].problems().items()
+        if not (kind in MAY_MISS and isinstance(problem, ServerMissingError))
+    ]
+
+
+def is_ci() -> bool:
+    """Tell whether this is the run that decides, where a missing server must not go unnoticed."""
+    return os.environ.get("CI", "").lower() in {"1", "true", "yes"}
+
+
+def is_worker(config: pytest.Config) -> bool:
+    """Tell whether this is one of pytest-xdist's processes."""
+    return hasattr(config, "workerinput")
+
+
+def received(config: pytest.Config) -> dict[str, dict[str, str]]:
+    """Return the servers that the controlling process handed over."""
+    servers: dict[str, dict[str, str]] = getattr(config, "workerinput", {}).get("servers", {})
+    return servers
+
+
+def unpack(kind: str, facts: dict[str, str]) -> Server | ServerMissingError:
+    """Read what was handed over about one kind."""
+    if "missing" in facts:
+        return ServerMissingError(facts["missing"])
+    return Server(kind, facts["url"], facts["version"])
+
+
+def kind_of(item: pytest.Item) -> str | None:
+    """Return the kind of database a test runs on, None if it needs none."""
+    callspec = getattr(item, "callspec", None)
+    return callspec.params.get("database_kind") if callspec else None
