@@ -18,6 +18,7 @@ from proletarian_sa.models import (
     JobMixin,
     JobTables,
     check_delay,
+    check_job_id,
     check_name,
     default_tables,
     due_time,
@@ -244,7 +245,7 @@ def _prepare(row: Row, index: int, tables: JobTables) -> dict[str, Any]:
         process_at, process_in = row.get("process_at"), row.get("process_in")
         job_id = row.get("job_id")
         return {
-            "job_id": tables.job_ids.new() if job_id is None else job_id,
+            "job_id": tables.job_ids.new() if job_id is None else check_job_id(job_id),
             "queue": check_name(row.get("queue", DEFAULT_QUEUE), "queue"),
             "job_type": check_name(row["job_type"], "job_type"),
             "payload": tables.encode(row.get("payload")),

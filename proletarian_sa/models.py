@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-import uuid  # noqa: TC003 - Mapped[uuid.UUID] is evaluated
+import uuid
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import sqlalchemy as sa
@@ -49,6 +49,13 @@ def check_name(value: Any, what: str) -> str:
         raise ValueError(f"{what} {value!r} has white space at an end, which not every database compares. Give {value.strip()!r}.")
     if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
         raise ValueError(f"{what} {value!r} has a NUL or a lone surrogate, which databases cannot store.")
+    return value
+
+
+def check_job_id(value: Any) -> uuid.UUID:
+    """Return a job id, or raise TypeError."""
+    if not isinstance(value, uuid.UUID):
+        raise TypeError(f"job_id must be a uuid.UUID, not {value!r} ({type(value).__name__}). Give uuid.UUID(…), or leave it out.")
     return value
 
 
@@ -159,7 +166,7 @@ class JobMixin(_Columns):
         **Transaction:** nothing.
         """
         tables = self.job_tables
-        self.job_id = tables.job_ids.new() if job_id is None else job_id
+        self.job_id = tables.job_ids.new() if job_id is None else check_job_id(job_id)
         self.queue = check_name(queue, "queue")
         self.job_type = check_name(job_type, "job_type")
         self.payload_text = tables.encode(payload)

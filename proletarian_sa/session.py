@@ -54,8 +54,9 @@ class HandlerTransaction:
         if not self.session.in_transaction():
             self.session.begin()
         mapper = inspect(self._runtime.tables.Job)
-        # The options hold from the first statement of the transaction on, also where the session brings its own engine.
-        return self.session.connection(bind_arguments={"mapper": mapper}, execution_options=dict(self._runtime.options))
+        # A session of the application's brings its own engine, which has not our options.
+        options = self._runtime.options if self._runtime.session_factory is not None else {}
+        return self.session.connection(bind_arguments={"mapper": mapper}, execution_options=dict(options))
 
     def complete(self) -> None:
         """Flush, let deferred constraints speak, and release the savepoint: what fails here is the handler's failure.

@@ -39,6 +39,7 @@ CLAIMER_FINISHER_HEARTBEAT: Final = 3  # connections
 MOST_THREADS: Final = 1000
 FINISH_BATCH: Final = 500  # outcomes in one transaction
 IDLE_FINISHER: Final = 5.0  # seconds until it gives its connection back
+HOARDED: Final = 1.0  # seconds without a handler taking a job until those taken ahead are put back
 
 
 class QueueWorker:
@@ -261,6 +262,7 @@ class _Run:
         self._room = threading.Condition()  # guards _taken and _pace
         self._taken = 0  # jobs claimed whose handlers have not returned
         self._pace = _Pace(threads)
+        self._moved = time.monotonic()  # when a handler last took a job
         self._stopping = threading.Event()
         self.stopped = threading.Event()
         self.error: BaseException | None = None
@@ -352,8 +354,24 @@ class _Run:
         """Return how many jobs to claim now: 0 when stopping."""
         with self._room:
             while not self._stopping.is_set() and self._taken > self._refill_level():
-                self._room.wait()
+                self._room.wait(HOARDED)
+                self._give_back_hoarded()
             return 0 if self._stopping.is_set() else self._threads + self._pace.ahead - self._taken
+
+    def _give_back_hoarded(self) -> None:
+        """Put back what was taken ahead when the handlers are busy for longer than expected: others may be idle."""
+        while time.monotonic() - self._moved > HOARDED and not self._inbox.empty():
+            try:
+                held = self._inbox.get_nowait()
+            except queues.Empty:
+                return
+            if held is None:
+                self._inbox.put(None)
+                return
+            held.finishing = True
+            self._taken -= 1
+            self._pace.ran(HOARDED)  # so that the next claim does not take them again
+            self._outbox.put((held, Decision(claimed=held.claimed, verdict="release")))
 
     def _refill_level(self) -> int:
         """Return at how many jobs in hand to claim again: before the handlers run dry, not for each single one."""
@@ -395,7 +413,7 @@ class _Run:
 
     def _handle(self) -> None:
         while (held := self._inbox.get()) is not None:
-            began = time.monotonic()
+            began = self._moved = time.monotonic()
             try:
                 decision = self._run_one(held)
             except BaseException as error:  # noqa: BLE001 - our own mistake: the job lapses, the thread lives on
