@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
@@ -66,6 +67,37 @@ def worker(target: str, queue: str | None, threads: int | None, log_level: str) 
     except (ProletarianError, ValueError, exc.SQLAlchemyError) as error:
         reason = getattr(error, "orig", None) or error
         _fail(f"{type(reason).__name__}: {reason}")
+
+
+@main.command()
+@click.option("-c", "--config", "ini", default="alembic.ini", show_default=True, help="The project's alembic.ini.")
+@click.option("-m", "--message", default="install the tables of proletarian-sa", show_default=True)
+@click.option("--head", default="head", show_default=True, help="What to chain to, where there are several heads.")
+@click.option("--schema", default="proletarian", show_default=True, help="As in JobTables; the default is used on PostgreSQL only.")
+@click.option("--job-table", default="job", show_default=True, help="As in JobTables.")
+@click.option("--archived-job-table", default="archived_job", show_default=True, help="As in JobTables.")
+@click.option("--database", "databases", multiple=True, help="With the multidb template: a database that gets the tables.")
+def revision(ini: str, databases: tuple[str, ...], **options: str) -> None:
+    """Write an Alembic revision that installs the tables into your own project.
+
+    Review it, then run: alembic upgrade head
+    """
+    try:
+        from alembic.config import Config  # noqa: PLC0415 - an optional dependency
+        from alembic.util import CommandError  # noqa: PLC0415 - likewise
+
+        from alembic_ext.proletarian_sa import write_revision  # noqa: PLC0415 - likewise
+    except ImportError as error:
+        raise click.ClickException(f"{error}. Install Alembic: pip install 'proletarian-sa[alembic]'") from error
+    if not Path(ini).exists():
+        raise click.UsageError(
+            f"There is no {ini} here. Go to your Alembic project, or give -c PATH; a new one: alembic init migrations"
+        )
+    try:
+        path = write_revision(Config(ini), databases=databases, **options)
+    except CommandError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(f"Wrote {path}. Review it, then run: alembic upgrade head")
 
 
 class _Signals:

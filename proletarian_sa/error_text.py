@@ -17,7 +17,7 @@ def error_text(error: BaseException) -> str:
     """
     try:
         text = "".join(traceback.format_exception(error))
-    except Exception as failure:  # noqa: BLE001 - the error of the error must not lose the job; its type is in the text
+    except BaseException as failure:  # noqa: BLE001 - the error of the error must not lose the job; its type is in the text
         text = f"{type(error).__module__}.{type(error).__qualname__} (its traceback cannot be shown: {type(failure).__name__})"
     return storable(text)
 

@@ -6,6 +6,13 @@ their bases, so that code which knows nothing of us catches them too.
 
 # ruff: noqa: N818 - the names say what happened, as events do; "Error" would add nothing
 
+import threading
+
+
+def is_ctrl_c(error: BaseException) -> bool:
+    """Return whether somebody interrupts the program: Python tells only the main thread. Elsewhere code has raised it itself."""
+    return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
+
 
 class ProletarianError(Exception):
     """Be the base of every error that this library defines.

@@ -95,8 +95,8 @@ def _check(connection: Connection, tables: JobTables, *, must_exist: bool) -> No
         if not inspector.has_table(table.name, schema=schema):
             if must_exist:
                 raise TablesMissing(
-                    f"There is no table {place} in {connection.engine.url!r}. Create the tables once: "
-                    "proletarian_sa.create_all(engine), or proletarian-sa create-tables --url URL."
+                    f"There is no table {place} in {connection.engine.url!r}. Create the tables once. "
+                    "With Alembic: proletarian-sa revision, then alembic upgrade head. Without: proletarian_sa.create_all(engine)."
                 )
             continue
         missing = {column.name for column in table.c} - {

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import sys
 from typing import TYPE_CHECKING, Final
 
 from proletarian_sa import events
+from proletarian_sa.errors import is_ctrl_c
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,7 +101,7 @@ def _brief(exception: BaseException) -> str:
     cause = getattr(exception, "orig", None) or exception
     try:
         message = str(cause)
-    except Exception as failure:  # noqa: BLE001 - shown, not swallowed
+    except BaseException as failure:  # noqa: BLE001 - shown, not swallowed
         message = f"(its message cannot be shown: {type(failure).__name__})"
     return f"{type(cause).__name__}: {message[:500]}"
 
@@ -108,13 +110,27 @@ def _words(event: events.Event) -> str:
     return type(event).__name__
 
 
+def _tell(failed: events.SinkFailed) -> None:
+    """Log that a sink failed, which is an event itself: a broken sink must not cost a job, nor must broken logging."""
+    try:
+        log_event(failed)
+    except BaseException as error:
+        if is_ctrl_c(error):
+            raise
+        if sys.stderr is not None:
+            names = f"{type(failed.exception).__name__} at {_words(failed.event)}, {type(error).__name__} in logging that"
+            sys.stderr.write(f"proletarian_sa: an event sink and logging failed: {names}\n")
+
+
 def emitter(worker_sink: events.Sink) -> Callable[[events.Event], None]:
     """Return the choke point: gives events to the sink, and logs it when the sink raises."""
 
     def emit(event: events.Event) -> None:
         try:
             worker_sink(event)
-        except Exception as error:  # noqa: BLE001 - a broken sink must not cost a job; it is an event itself
-            log_event(events.SinkFailed(worker_id=event.worker_id, event=event, exception=error))
+        except BaseException as error:
+            if is_ctrl_c(error):
+                raise
+            _tell(events.SinkFailed(worker_id=event.worker_id, event=event, exception=error))
 
     return emit

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextvars
 import datetime as dt
-import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -16,7 +15,7 @@ from sqlalchemy import exc
 from proletarian_sa import events
 from proletarian_sa.claimed import ClaimedJob, Finish
 from proletarian_sa.dialects import Archived
-from proletarian_sa.errors import JobInterrupted, LeaseLost, PayloadError, TransactionLost, UnknownJobType, WorkerLost
+from proletarian_sa.errors import JobInterrupted, LeaseLost, PayloadError, TransactionLost, UnknownJobType, WorkerLost, is_ctrl_c
 from proletarian_sa.retry import Retry, RetryStrategy, decide
 from proletarian_sa.running import RunningJob
 from proletarian_sa.session import HandlerTransaction
@@ -79,7 +78,12 @@ def run(runtime: Runtime, claimed: ClaimedJob, running: RunningJob) -> Decision:
     except UnknownJobType as error:
         return Decision(claimed=claimed, verdict="undeliverable", exception=error)
     runtime.emit(events.JobStarted(**about(runtime, claimed)))
-    failure = _call(found, running)
+    try:
+        failure = _call(found, running)
+    except KeyboardInterrupt:
+        if running._transaction is not None:
+            running._transaction.abandon()  # else its locks and its connection would be in the way of putting the job back
+        raise
     transaction = running._transaction
     if transaction is None:
         if failure is None:
@@ -95,11 +99,9 @@ def _call(found: Found, running: RunningJob) -> BaseException | None:
     """Call the handler in a context of its own, and return what it raised."""
     try:
         contextvars.Context().run(found.call, running)
-    except KeyboardInterrupt:
-        if threading.current_thread() is threading.main_thread():
-            raise  # Ctrl-C in a program that runs its jobs itself
-        return KeyboardInterrupt("raised by the handler")
-    except BaseException as error:  # noqa: BLE001 - the handler's failure: a constraint, a hook of its session
+    except BaseException as error:
+        if is_ctrl_c(error):
+            raise
         return error
     return None
 
@@ -199,7 +201,9 @@ def _strategy(
         if strategy is None or isinstance(strategy, RetryStrategy):
             return strategy
         raise TypeError(f"A retry function must return a RetryStrategy or None, not {strategy!r}.")
-    except Exception as error:  # noqa: BLE001 - an event, and no retry
+    except BaseException as error:
+        if is_ctrl_c(error):
+            raise
         runtime.emit(events.RetryStrategyFailed(**about(runtime, claimed), exception=error))
         return None
 

@@ -1,1 +1,5 @@
-"""The Alembic side of proletarian-sa."""
+"""Install and upgrade the queue's tables by a revision of the user's own Alembic project."""
+
+from alembic_ext.proletarian_sa.revision import write_revision
+
+__all__ = ["write_revision"]

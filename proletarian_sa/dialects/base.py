@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 Time = sa.ColumnElement[dt.datetime]
 NO_DELAY = dt.timedelta()
+MOST_COUNTED = 2**31 - 1
+"""Where counting ends: one row at the end of its integer column must not stop a whole queue."""
 
 
 class Archived(enum.Enum):
@@ -65,8 +67,17 @@ class Statements:
             "claimed_by": sa.bindparam("new_token"),
             "lease_until": self._after("lease"),
             # A lapsed lease is a run lost with its worker: it is repeated under the same number, and counted apart.
-            "attempts": sa.case((columns.claimed_by.is_(None), columns.attempts + 1), else_=columns.attempts),
-            "crashes": sa.case((columns.claimed_by.is_not(None), sa.func.coalesce(columns.crashes, 0) + 1), else_=columns.crashes),
+            "attempts": sa.case(
+                (sa.and_(columns.claimed_by.is_(None), columns.attempts < MOST_COUNTED), columns.attempts + 1),
+                else_=columns.attempts,
+            ),
+            "crashes": sa.case(
+                (
+                    sa.and_(columns.claimed_by.is_not(None), sa.func.coalesce(columns.crashes, 0) < MOST_COUNTED),
+                    sa.func.coalesce(columns.crashes, 0) + 1,
+                ),
+                else_=columns.crashes,
+            ),
         }
         self._read = (
             columns.job_id,

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 from sqlalchemy.ext.compiler import compiles
 
-from proletarian_sa.dialects.base import Statements, dotted
+from proletarian_sa.dialects.base import MOST_COUNTED, Statements, dotted
 from proletarian_sa.types import MYSQL_FAMILY, as_utc, current_time, later, latest, statement_time
 
 if TYPE_CHECKING:
@@ -149,7 +149,9 @@ class MySQLStatements(Statements):
 
 
 def _after_claim(job: ClaimedJob, *, lapsed: bool) -> ClaimedJob:
-    return replace(job, crashes=job.crashes + 1) if lapsed else replace(job, attempts=job.attempts + 1)
+    if lapsed:
+        return replace(job, crashes=min(job.crashes + 1, MOST_COUNTED))
+    return replace(job, attempts=min(job.attempts + 1, MOST_COUNTED))
 
 
 def _is_mariadb(connection: Connection) -> bool:

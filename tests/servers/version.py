@@ -1,6 +1,9 @@
 """Ask a server for its version, which shows that it answers at all."""
 
 import sqlalchemy as sa
+
+# Several threads ask at once, and SQLAlchemy's look-up of a dialect fails while another thread is importing it.
+from sqlalchemy.dialects import mysql, postgresql, sqlite  # noqa: F401
 from sqlalchemy.pool import NullPool
 
 

@@ -1,0 +1,86 @@
+"""Write a revision into the user's own Alembic project."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from string import Template
+from typing import TYPE_CHECKING, Any
+
+from alembic.script import ScriptDirectory
+from alembic.util import rev_id
+
+from alembic_ext.proletarian_sa.history import LATEST, VERSIONS
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+DEFAULT_SCHEMA = "proletarian"
+
+
+def write_revision(
+    config: Config,
+    *,
+    message: str = "install the tables of proletarian-sa",
+    head: str = "head",
+    schema: str | None = DEFAULT_SCHEMA,
+    job_table: str = "job",
+    archived_job_table: str = "archived_job",
+    databases: tuple[str, ...] = (),
+) -> Path:
+    """Write a revision that installs the tables, chained to the project's head, by the project's own `script.py.mako`.
+
+    Args:
+        config: The project's, as `alembic.config.Config("alembic.ini")`.
+        message: The revision's message.
+        head: What it is chained to, where there are several heads.
+        schema: As for `JobTables`: the default is used on PostgreSQL only; another name on every database but SQLite.
+        job_table: As for `JobTables`.
+        archived_job_table: As for `JobTables`.
+        databases: With the multidb template: names of the databases that get the tables.
+
+    Returns:
+        The path of the new file.
+
+    Raises:
+        CommandError: Alembic's own: no such project, several heads, no such head.
+
+    **Transaction:** nothing: reads and writes files.
+    """
+    version = VERSIONS[LATEST]
+    names = _literals(schema, job_table, archived_job_table)
+    upgrade, downgrade = (_body(text, names) for text in (version.UPGRADE, version.DOWNGRADE))
+    arguments: dict[str, Any] = {"upgrades": upgrade, "downgrades": downgrade, "imports": version.IMPORTS}
+    for database in databases:
+        arguments |= {f"{database}_upgrades": upgrade, f"{database}_downgrades": downgrade}
+    directory = ScriptDirectory.from_config(config)
+    script = directory.generate_revision(rev_id(), message, head=head, refresh=True, config=config, **arguments)
+    if script is None:
+        raise RuntimeError("Alembic wrote no revision.")
+    return Path(script.path)
+
+
+def _literals(schema: str | None, job_table: str, archived_job_table: str) -> dict[str, str]:
+    """Return the names as Python literals; a schema says on which databases it holds."""
+    literal = partial(json.dumps, ensure_ascii=False)  # double quotes, as formatters like them; valid Python for any name
+    if schema == DEFAULT_SCHEMA:
+        where = f"{literal(schema)} if postgresql else None"
+    elif schema is None:
+        where = "None"
+    else:
+        where = f'None if op.get_context().dialect.name == "sqlite" else {literal(schema)}'
+    return {
+        "schema": where,
+        "job": literal(job_table),
+        "archived_job": literal(archived_job_table),
+        "queue_index": literal(f"{job_table}_queue_process_at"),
+        "key_index": literal(f"{job_table}_unique_key"),
+        "finished_index": literal(f"{archived_job_table}_finished_at"),
+    }
+
+
+def _body(text: str, names: dict[str, str]) -> str:
+    """Return the text as the body of a function: the template indents its first line only."""
+    lines = Template(text).substitute(names).rstrip().splitlines()
+    return "\n".join([lines[0], *(f"    {line}" if line else "" for line in lines[1:])])
