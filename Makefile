@@ -4,6 +4,10 @@ PYTHON := .venv/bin/python
 RUN := .venv/bin
 INSTALLED := .venv/installed
 EXTRAS := test,lint,types
+DEMO_INSTALLED := .venv/installed-demo
+DEMO_EXTRAS := demo,postgresql,mysql
+# not from the environment: a URL that is there for another purpose is no wish to run the demo on it
+DEMO_URL = $(if $(filter command,$(origin DATABASE_URL)),'$(DATABASE_URL)')
 CANDIDATES := python3.13 python3.12 python3.11 python3
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 PYTEST_OPTIONS ?= -n 2
@@ -29,6 +33,11 @@ $(PYTHON):
 $(INSTALLED): pyproject.toml | $(PYTHON)
 	@echo "installing the project and its tools into .venv"
 	@$(PYTHON) -m pip install -qq --disable-pip-version-check --editable '.[$(EXTRAS)]'
+	@touch $@ $(DEMO_INSTALLED)
+
+$(DEMO_INSTALLED): pyproject.toml | $(PYTHON)
+	@echo "installing the demo into .venv"
+	@$(PYTHON) -m pip install -qq --disable-pip-version-check --editable '.[$(DEMO_EXTRAS)]'
 	@touch $@
 
 setup: $(INSTALLED)  ## Make .venv and put database servers on this machine
@@ -51,8 +60,8 @@ floors: $(INSTALLED)  ## Check that imports go downwards only
 types: $(INSTALLED)  ## Check the types
 	@$(TYPES)
 
-demo: $(INSTALLED)  ## Run the demo, on DATABASE_URL if that is set
-	@$(PYTHON) examples/demo/run.py $(DATABASE_URL)
+demo: $(DEMO_INSTALLED)  ## Run the demo on an SQLite file, or with DATABASE_URL=… there
+	@$(PYTHON) -m examples.demo.run $(DEMO_URL)
 
 tox: $(INSTALLED)  ## Run every combination of Python, SQLAlchemy and database
 	@$(PYTHON) -m pip install -qq --disable-pip-version-check 'tox>=4'

@@ -73,7 +73,12 @@ def worker(target: str, queue: str | None, threads: int | None, log_level: str) 
 @click.option("-c", "--config", "ini", default="alembic.ini", show_default=True, help="The project's alembic.ini.")
 @click.option("-m", "--message", default="install the tables of proletarian-sa", show_default=True)
 @click.option("--head", default="head", show_default=True, help="What to chain to, where there are several heads.")
-@click.option("--schema", default="proletarian", show_default=True, help="As in JobTables; the default is used on PostgreSQL only.")
+@click.option(
+    "--schema",
+    default="proletarian",
+    show_default=True,
+    help="As in JobTables: the default is used on PostgreSQL only; '' for none.",
+)
 @click.option("--job-table", default="job", show_default=True, help="As in JobTables.")
 @click.option("--archived-job-table", default="archived_job", show_default=True, help="As in JobTables.")
 @click.option("--database", "databases", multiple=True, help="With the multidb template: a database that gets the tables.")
@@ -94,7 +99,8 @@ def revision(ini: str, databases: tuple[str, ...], **options: str) -> None:
             f"There is no {ini} here. Go to your Alembic project, or give -c PATH; a new one: alembic init migrations"
         )
     try:
-        path = write_revision(Config(ini), databases=databases, **options)
+        schema = options.pop("schema") or None
+        path = write_revision(Config(ini), databases=databases, schema=schema, **options)
     except CommandError as error:
         raise click.ClickException(str(error)) from error
     click.echo(f"Wrote {path}. Review it, then run: alembic upgrade head")
@@ -121,7 +127,7 @@ def _run(queue_worker: QueueWorker, signals: _Signals) -> int:
     if signals.count:
         return 0
     queue_worker.start()
-    while queue_worker.is_running and not signals.count:
+    while queue_worker.is_running and queue_worker.error is None and not signals.count:
         queue_worker.join(_LOOK)
     running = queue_worker.stop()
     for job in running:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast, overload
 
 import sqlalchemy as sa
@@ -13,6 +14,7 @@ from sqlalchemy.orm import Session, scoped_session
 
 from proletarian_sa.clock import aware_utc
 from proletarian_sa.dialects import Statements, statements_for
+from proletarian_sa.errors import PayloadError, PayloadTooLarge
 from proletarian_sa.models import (
     DEFAULT_QUEUE,
     JobMixin,
@@ -118,10 +120,12 @@ def enqueue_many(bind: SyncBind, rows: Sequence[Row], *, tables: JobTables = ...
 def enqueue_many(bind: SyncBind, rows: Iterator[Row], *, tables: JobTables = ...) -> int: ...
 @overload
 def enqueue_many(
-    bind: AsyncSession | AsyncConnection, rows: Sequence[Row], *, tables: JobTables = ...
+    bind: AsyncSession | async_scoped_session[Any] | AsyncConnection, rows: Sequence[Row], *, tables: JobTables = ...
 ) -> Awaitable[list[uuid.UUID]]: ...
 @overload
-def enqueue_many(bind: AsyncSession | AsyncConnection, rows: Iterator[Row], *, tables: JobTables = ...) -> Awaitable[int]: ...
+def enqueue_many(
+    bind: AsyncSession | async_scoped_session[Any] | AsyncConnection, rows: Iterator[Row], *, tables: JobTables = ...
+) -> Awaitable[int]: ...
 def enqueue_many(bind: Any, rows: Iterable[Row], *, tables: JobTables = default_tables) -> Any:
     """Enqueue many jobs at once in the caller's transaction, in order.
 
@@ -142,14 +146,14 @@ def enqueue_many(bind: Any, rows: Iterable[Row], *, tables: JobTables = default_
 
     Raises:
         TypeError: As `enqueue`; the message begins with the row, `rows[17]: …`.
-        ValueError: As `enqueue`, likewise.
+        ValueError: As `enqueue`, likewise; or an iterator is given on a connection in autocommit.
 
     **Transaction:** the caller's: executes on `session.connection()`, which flushes nothing. Never commits or rolls back
     more than its own savepoint.
     """
     session = _session(bind)
-    if session is not None and hasattr(bind, "run_sync"):
-        return bind.run_sync(lambda sync: _enqueue_many(_connection(sync, tables), rows, tables))
+    if session is not None and hasattr(session, "run_sync"):
+        return session.run_sync(lambda sync: _enqueue_many(_connection(sync, tables), rows, tables))
     if session is not None:
         return _enqueue_many(_connection(session, tables), rows, tables)
     if isinstance(bind, Connection):
@@ -163,6 +167,8 @@ def _session(bind: Any) -> Any:
     """Return what has the `add` of a session, sync or async, or None."""
     if isinstance(bind, Session | scoped_session):
         return bind
+    if hasattr(bind, "add") and hasattr(bind, "registry"):  # async_scoped_session, whose module not everybody can import
+        return bind()
     return bind if hasattr(bind, "add") and hasattr(bind, "run_sync") else None
 
 
@@ -214,7 +220,7 @@ event.listen(JobMixin, "before_insert", _set_times, propagate=True)
 
 def _enqueue_many(connection: Connection, rows: Iterable[Row], tables: JobTables) -> list[uuid.UUID] | int:
     statements = statements_for(connection.dialect, tables)
-    due_times = _DueTimes()
+    due_times = _DueTimes(connection, statements)
     if isinstance(rows, Sequence):
         prepared = [_prepare(row, index, tables) for index, row in enumerate(rows)]
         for chunk in _chunks(iter(prepared)):
@@ -224,6 +230,11 @@ def _enqueue_many(connection: Connection, rows: Iterable[Row], tables: JobTables
         raise TypeError(
             f"rows must be a sequence or an iterator of mappings, not {type(rows).__name__}: "
             'enqueue_many(session, [{"job_type": "resize", "payload": 1}]).'
+        )
+    if statements.in_autocommit(connection):
+        raise ValueError(
+            "An iterator needs a transaction, so that a bad row takes back those before it; this connection is in autocommit. "
+            "Give a list: enqueue_many(connection, list(rows))."
         )
     count = 0
     statements.begin_before_savepoint(connection)
@@ -254,7 +265,9 @@ def _prepare(row: Row, index: int, tables: JobTables) -> dict[str, Any]:
             "process_in": None if process_in is None else check_delay(process_in, "process_in"),
         }
     except (TypeError, ValueError) as error:
-        raise type(error)(f"rows[{index}]: {error}") from error
+        # Of the error's own class only where it is ours: a serializer's may take more than a message.
+        kind = next(kind for kind in (PayloadTooLarge, PayloadError, TypeError, ValueError) if isinstance(error, kind))
+        raise kind(f"rows[{index}]: {error}") from error
 
 
 def _chunks(rows: Iterator[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
@@ -271,16 +284,20 @@ def _chunks(rows: Iterator[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
 
 
 class _DueTimes:
-    """Keep jobs in order that would be due at the same moment: one microsecond apart."""
+    """Keep jobs in order that would be due at the same moment: one microsecond apart.
 
-    def __init__(self) -> None:
+    The clock is read once, before the first row: read again for each chunk, a job with a delay could be due before its predecessor.
+    """
+
+    def __init__(self, connection: Connection, statements: Statements) -> None:
+        self._connection = connection
+        self._statements = statements
         self._given: dict[dt.datetime, int] = {}
-        self._now = dt.datetime.min.replace(tzinfo=dt.UTC)
 
-    def now(self, now: dt.datetime) -> dt.datetime:
-        """Return the time at which this chunk's jobs for now begin: after those of the chunk before."""
-        self._now = max(now, self._now + _MICROSECOND)
-        return self._now
+    @cached_property
+    def now(self) -> dt.datetime:
+        """What time it was before the first row."""
+        return self._statements.read_clock(self._connection)
 
     def spread(self, due: dt.datetime) -> dt.datetime:
         """Return the moment, moved by the number of jobs that had it before."""
@@ -288,16 +305,13 @@ class _DueTimes:
             self._given.clear()
         before = self._given.get(due, 0)
         self._given[due] = before + 1
-        spread = due + _MICROSECOND * before if before < (_LATEST - due) // _MICROSECOND else _LATEST
-        self._now = max(self._now, spread) if due <= self._now else self._now
-        return spread
+        return due + _MICROSECOND * before if before < (_LATEST - due) // _MICROSECOND else _LATEST
 
 
 def _insert_chunk(connection: Connection, statements: Statements, chunk: list[dict[str, Any]], due_times: _DueTimes) -> None:
-    now = due_times.now(statements.read_clock(connection))
     values = []
     for row in chunk:
         inserted = dict(row)
-        due = due_time(now, inserted["process_at"], inserted.pop("process_in"))
-        values.append(inserted | {"enqueued_at": now, "process_at": due_times.spread(due)})
+        due = due_time(due_times.now, inserted["process_at"], inserted.pop("process_in"))
+        values.append(inserted | {"enqueued_at": due_times.now, "process_at": due_times.spread(due)})
     connection.execute(sa.insert(statements.job), values)

@@ -99,10 +99,9 @@ class WorkerLost(ProletarianError):
 class TablesMissing(ProletarianError):
     """Say that the job tables are not in the database, or are older than this version needs.
 
-    Raised when a worker starts, and by the check command. The message names the tables and the command to type.
+    Raised when a worker starts, and by `check_tables`. The message names the table and the command to type.
 
-    What to do: add the migration and run it, or start the worker with ``wait_for_tables=True`` if another process
-    installs them.
+    What to do: add the migration and run it, or call `create_all`.
     """
 
 
@@ -118,10 +117,10 @@ class TablesForeign(ProletarianError):
 class DatabaseNotSupported(ProletarianError):
     """Say that a database cannot run this queue, or not in the mode that was asked for.
 
-    Raised at start: an unknown dialect, a server that is too old, an in-memory SQLite database that each thread would
-    see differently, or ``claim="held"`` on a server whose SKIP LOCKED does not lock.
+    Raised at start: an unknown dialect, a server that is too old, an in-memory SQLite database or a pool that makes
+    threads share one connection.
 
-    What to do: the message names the oldest version that works, or the mode to use instead.
+    What to do: the message names the oldest version that works, or what to use instead.
     """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -14,80 +15,123 @@ from proletarian_sa.dialects import Archived
 from proletarian_sa.error_text import error_text
 from proletarian_sa.errors import WorkerLost
 from proletarian_sa.outcomes import Outcome, Status
+from proletarian_sa.own_connection import OwnConnection
 from proletarian_sa.run import Decision, about
 from proletarian_sa.undeliverable import put_back
 
 if TYPE_CHECKING:
-    import datetime as dt
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from sqlalchemy.engine import Connection
 
-    from proletarian_sa.own_connection import OwnConnection
     from proletarian_sa.runtime import Runtime
 
-BATCH_TRIES: Final = 2
-"""How often a batch that waits for somebody's lock is tried whole before its jobs are recorded one by one."""
-
 Recorded = tuple[Outcome, list[events.Event]]
+ACTIVITY: Final = "recording outcomes"
 
 
-def record_all(
-    runtime: Runtime, own: OwnConnection, decisions: Sequence[Decision], pause: Callable[[dt.timedelta], bool]
-) -> list[Outcome]:
-    """Record decisions in one transaction, and tell what happened once it is committed.
+class Recording:
+    """A decision on its way into the database.
 
-    Transient errors are waited out. Where another error, or somebody's lock, stops a batch, its jobs are recorded one by one:
-    one of them spoils nobody else.
-
-    Args:
-        runtime: The worker's.
-        own: The connection to use.
-        decisions: What is to become of runs, each of another job.
-        pause: Waits, and returns False when there is no more time to try again.
-
-    **Transaction:** its own, committed.
+    Attributes:
+        outcome: What became of it, once that is known.
+        failures: How often it could not be recorded.
+        repeated: An earlier try may have been committed although its answer was lost.
+        not_before: When to try again, on the monotonic clock.
     """
-    failures = 0
-    while True:
+
+    def __init__(self, decision: Decision) -> None:
+        self.decision = decision
+        self.outcome: Outcome | None = None
+        self.failures = 0
+        self.repeated = False
+        self.not_before = 0.0
+
+
+class Recorder:
+    """Records decisions in transactions of ours, several in one where it can.
+
+    Attributes:
+        outage: The database could not serve the last try at all; otherwise only single rows may have been in the way.
+        failures: How many tries in a row have failed.
+        refusals: How many jobs in a row could not be recorded for a reason that waiting does not mend.
+    """
+
+    def __init__(self, runtime: Runtime, *, keep_connection: bool = True) -> None:
+        self._runtime = runtime
+        self._own = OwnConnection(runtime.engine, keep=keep_connection, statements=runtime.statements)
+        self.outage = False
+        self.failures = 0
+        self.refusals = 0
+
+    def close(self) -> None:
+        """Give the connection back."""
+        self._own.close()
+
+    def record(self, recordings: Sequence[Recording]) -> list[Recording]:
+        """Try to record decisions, each of another claim, and tell what happened once that is committed.
+
+        Where an error or somebody's lock stops a batch, its jobs are recorded one by one: one of them spoils nobody else.
+
+        Returns:
+            Those to be tried again, not before their `not_before`; the others have their outcome.
+
+        **Transaction:** its own, committed; waits about a second for a row that somebody has locked.
+        """
         try:
-            with own.transaction() as connection:
-                recorded = _record(runtime, connection, decisions, repeated=failures > 0)
-            break
+            with self._own.transaction() as connection:
+                recorded = _record(self._runtime, connection, recordings)
         except Exception as error:  # noqa: BLE001 - becomes an event
-            failures += 1
-            transient = runtime.statements.is_transient(error)
-            disconnected = isinstance(error, exc.DBAPIError) and error.connection_invalidated
-            if len(decisions) > 1 and (not transient or (failures >= BATCH_TRIES and not disconnected)):
-                return [outcome for one in decisions for outcome in record_all(runtime, own, [one], pause)]
-            delay = backoff(failures)
-            if transient:
-                runtime.emit(
-                    events.TransientErrorMet(
-                        worker_id=runtime.worker_id,
-                        activity="recording outcomes",
-                        exception=error,
-                        retry_in=delay,
-                        consecutive=failures,
-                    )
-                )
-            if not transient or not pause(delay):
-                return [_not_recorded(runtime, decision, error) for decision in decisions]
-    if failures:
-        runtime.emit(events.Recovered(worker_id=runtime.worker_id, activity="recording outcomes", failures=failures))
-    for _, happened in recorded:
-        for event in happened:
-            runtime.emit(event)
-    return [outcome for outcome, _ in recorded]
+            return self._failed(recordings, error)
+        if self.failures:
+            recovered = events.Recovered(worker_id=self._runtime.worker_id, activity=ACTIVITY, failures=self.failures)
+            self._runtime.emit(recovered)
+        self.outage, self.failures, self.refusals = False, 0, 0
+        for recording, (outcome, happened) in zip(recordings, recorded, strict=True):
+            recording.outcome = outcome
+            for event in happened:
+                self._runtime.emit(event)
+        return []
+
+    def _failed(self, recordings: Sequence[Recording], error: Exception) -> list[Recording]:
+        statements = self._runtime.statements
+        for recording in recordings:
+            recording.repeated |= self._own.commit_failed
+        self.outage = isinstance(error, exc.TimeoutError) or (isinstance(error, exc.DBAPIError) and error.connection_invalidated)
+        if len(recordings) > 1 and not self.outage:
+            return [left for one in recordings for left in self.record([one])]
+        if not self.outage and not statements.is_transient(error) and not statements.is_missing_table(error):
+            self.refusals += 1
+            for recording in recordings:
+                give_up(self._runtime, recording, error)
+            return []
+        self.failures += 1
+        delay = backoff(max([self.failures if self.outage else 0, *(recording.failures + 1 for recording in recordings)]))
+        for recording in recordings:
+            recording.failures += 1
+            recording.not_before = time.monotonic() + delay.total_seconds()
+        self._runtime.emit(
+            events.TransientErrorMet(
+                worker_id=self._runtime.worker_id,
+                activity=ACTIVITY,
+                exception=error,
+                retry_in=delay,
+                consecutive=self.failures,
+            )
+        )
+        return list(recordings)
 
 
-def _not_recorded(runtime: Runtime, decision: Decision, error: BaseException) -> Outcome:
-    runtime.emit(events.OutcomeNotRecorded(**about(runtime, decision.claimed), exception=error))
-    return _outcome(decision, "lost")
+def give_up(runtime: Runtime, recording: Recording, error: BaseException) -> None:
+    """Leave a job to lapse whose outcome cannot be recorded, and tell."""
+    runtime.emit(events.OutcomeNotRecorded(**about(runtime, recording.decision.claimed), exception=error))
+    recording.outcome = _outcome(recording.decision, "lost")
 
 
-def _record(runtime: Runtime, connection: Connection, decisions: Sequence[Decision], *, repeated: bool) -> list[Recorded]:
-    """Write all decisions; `repeated`: an earlier try may have been committed although its answer was lost."""
+def _record(runtime: Runtime, connection: Connection, recordings: Sequence[Recording]) -> list[Recorded]:
+    """Write all decisions."""
+    runtime.statements.wait_briefly(connection)
+    decisions = [recording.decision for recording in recordings]
     known = [_look_first(runtime, connection, decision) if decision.uncertain else decision for decision in decisions]
     known = [_deliver(runtime, connection, one) if one.verdict == "undeliverable" else one for one in known]
     to_archive = [one for one in known if one.verdict in ("success", "failure") and not one.recorded]
@@ -96,7 +140,11 @@ def _record(runtime: Runtime, connection: Connection, decisions: Sequence[Decisi
         finishes = [_finish(decision) for decision in to_archive]
         results = runtime.statements.archive(connection, finishes)
         archived = {id(decision): result for decision, result in zip(to_archive, results, strict=True)}
-    return [_record_one(runtime, connection, one, archived.get(id(one)), repeated=repeated) for one in known]
+    recorded = [
+        _record_one(runtime, connection, one, archived.get(id(one)), repeated=recording.repeated)
+        for one, recording in zip(known, recordings, strict=True)
+    ]
+    return [(outcome, [*one.said, *happened]) for one, (outcome, happened) in zip(known, recorded, strict=True)]
 
 
 def _finish(decision: Decision) -> Finish:
@@ -149,8 +197,8 @@ def _look_first(runtime: Runtime, connection: Connection, decision: Decision) ->
     if runtime.statements.owner(connection, job_id) == token:
         return replace(decision, uncertain=False)
     if runtime.statements.archived_by(connection, job_id) == token:
-        return replace(decision, verdict="success", exception=None, recorded=True, uncertain=False)
-    return replace(decision, verdict="lost", uncertain=False)
+        return replace(decision, verdict="success", exception=None, recorded=True, uncertain=False, said=())
+    return replace(decision, verdict="lost", uncertain=False, said=())
 
 
 def _deliver(runtime: Runtime, connection: Connection, decision: Decision) -> Decision:
@@ -164,8 +212,8 @@ def _deliver(runtime: Runtime, connection: Connection, decision: Decision) -> De
     now = statements.read_clock(connection)
     again = put_back(statements.last_error(connection, claimed.job_id), error, now)
     if again is None:
-        runtime.emit(events.JobAttemptFailed(**about(runtime, claimed), exception=error, retry_in=None, retries_left=0))
-        return replace(decision, verdict="failure")
+        failed = events.JobAttemptFailed(**about(runtime, claimed), exception=error, retry_in=None, retries_left=0)
+        return replace(decision, verdict="failure", said=(*decision.said, failed))
     note, delay = again
     statements.release(connection, claimed, delay=delay, note=note)
     return replace(decision, retry_in=delay)

@@ -118,12 +118,12 @@ def as_handlers(handler: Any, mode: HandlerMode) -> Handlers:
         TypeError: It is neither, or is `async def` or a generator.
         ValueError: There is no such mode.
     """
+    if mode not in ("default", "advanced"):
+        raise ValueError(f"handler_mode must be 'default' or 'advanced', not {mode!r}.")
     if isinstance(handler, JobRegistry):
         return handler
     if not callable(handler):
         raise TypeError(f"A handler is a JobRegistry or a function of (job_type, payload), not {handler!r}.")
-    if mode not in ("default", "advanced"):
-        raise ValueError(f"handler_mode must be 'default' or 'advanced', not {mode!r}.")
     _refuse_unrunnable(handler, repr(handler))
     wanted = ("job",) if mode == "advanced" else ("job_type", "payload")
     _check_arguments(handler, len(wanted), f"With handler_mode={mode!r} a handler takes ({', '.join(wanted)})")
@@ -170,6 +170,10 @@ def _check_arguments(function: Callable[..., Any], count: int, rule: str) -> Non
 
 
 def _refuse_unrunnable(function: Callable[..., Any], name: str) -> None:
+    if inspect.isclass(function):
+        raise TypeError(
+            f"{name} is a class: calling it would only make an instance. Give a function, or an instance with __call__."
+        )
     called = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004 - its method is looked at
     kinds = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
     if any(kind(candidate) for kind in kinds for candidate in (function, called)):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from proletarian_sa.runtime import Runtime
 
 BEATS_PER_LEASE: Final = 3
+AGAIN: Final = 0.1  # seconds until the next beat when a row was locked
 
 
 class Held:
@@ -91,8 +92,19 @@ class Heartbeats:
         with self._lock:
             return any(held.valid_until <= now for held in self._held.values())
 
-    def beat(self) -> None:
+    def lose(self, held: Held) -> None:
+        """Let go of a job that is somebody else's now, and ask its handler to stop."""
+        self.remove(held)
+        held.lost = True
+        if held.running is not None:
+            held.running._stop.set()
+        self._runtime.emit(events.JobLeaseLost(**about(self._runtime, held.claimed), handler_finished=False))
+
+    def beat(self) -> bool:
         """Prolong all leases in hand, and ask the handlers of lost ones to stop.
+
+        Returns:
+            Whether all could be prolonged: a row that somebody has locked could not.
 
         **Transaction:** its own, committed.
         """
@@ -100,27 +112,23 @@ class Heartbeats:
             held = self.in_hand()
             if not held:
                 self._own.close()
-                return
+                return True
             sent_at = time.monotonic()
             with self._own.transaction() as connection:
-                kept = self._runtime.statements.heartbeat(connection, [one.claimed for one in held], lease=self._runtime.lease)
+                kept, locked = self._runtime.statements.heartbeat(
+                    connection, [one.claimed for one in held], lease=self._runtime.lease
+                )
             for one in held:
                 if (one.claimed.job_id, one.claimed.token) in kept:
                     one.valid_until = sent_at + self._lease
-                elif self._still_in_hand(one) and not one.is_finishing():
-                    self._lose(one)
+                elif (one.claimed.job_id, one.claimed.token) not in locked and self._still_in_hand(one) and not one.is_finishing():
+                    self.lose(one)
+            return not any((one.claimed.job_id, one.claimed.token) in locked and not one.is_finishing() for one in held)
 
     def _still_in_hand(self, held: Held) -> bool:
         """Return whether the job was not finished by ourselves meanwhile."""
         with self._lock:
             return self._held.get(_key(held)) is held
-
-    def _lose(self, held: Held) -> None:
-        self.remove(held)
-        held.lost = True
-        if held.running is not None:
-            held.running._stop.set()
-        self._runtime.emit(events.JobLeaseLost(**about(self._runtime, held.claimed), handler_finished=False))
 
     def _run(self) -> None:
         failures = 0
@@ -128,7 +136,7 @@ class Heartbeats:
         pause = interval
         while not self._stop.wait(pause):
             try:
-                self.beat()
+                complete = self.beat()
             except Exception as error:  # noqa: BLE001 - becomes an event; whatever it is, the next beat may succeed
                 failures += 1
                 delay = min(backoff(failures), dt.timedelta(seconds=interval))
@@ -146,7 +154,7 @@ class Heartbeats:
             if failures:
                 recovered = events.Recovered(worker_id=self._runtime.worker_id, activity="prolonging leases", failures=failures)
                 self._runtime.emit(recovered)
-            failures, pause = 0, interval
+            failures, pause = 0, interval if complete else min(interval, AGAIN)
         self._own.close()
 
 

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from proletarian_sa import events
-from proletarian_sa.errors import is_ctrl_c
+from proletarian_sa.errors import PayloadError, PayloadTooLarge, is_ctrl_c
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +30,8 @@ def log_event(event: events.Event) -> None:
     level, message, exception = _describe(event)
     if logger.isEnabledFor(level):
         extra = {"proletarian_event": event}
+        if _shows_payload(exception):
+            exception = None
         logger.log(level, "[%s] %s", event.worker_id, message, exc_info=exception, extra=extra)
 
 
@@ -62,7 +64,7 @@ def _describe_job(event: events.JobEvent, job: str) -> Described:
             what = "its finish is refused and its writes are rolled back" if finished else "it is asked to stop"
             return logging.WARNING, f"{job} no longer belongs to this worker, so {what}", None
         case events.JobUndeliverable(exception=exception):
-            return logging.WARNING, f"{job} cannot be run here and is put back for {event.retry_in}: {exception}", None
+            return logging.WARNING, f"{job} cannot be run here and is put back for {event.retry_in}: {_brief(exception)}", None
         case events.ArchiveRowReplaced():
             return logging.WARNING, f"{job}: the archive had a row with this id, which is replaced", None
     return logging.DEBUG, f"{_words(event)}: {job}", None
@@ -98,12 +100,19 @@ def _describe_worker(event: events.Event) -> Described:
 
 def _brief(exception: BaseException) -> str:
     """Return type and message; of a database error only the driver's part, without the statement and its parameters."""
+    if _shows_payload(exception):
+        return f"{type(exception).__name__}: what is wrong with it stands in the job's last_error"
     cause = getattr(exception, "orig", None) or exception
     try:
         message = str(cause)
     except BaseException as failure:  # noqa: BLE001 - shown, not swallowed
         message = f"(its message cannot be shown: {type(failure).__name__})"
     return f"{type(cause).__name__}: {message[:500]}"
+
+
+def _shows_payload(exception: BaseException | None) -> bool:
+    """Return whether the text of the exception quotes a stored payload, which is nothing for a log."""
+    return isinstance(exception, PayloadError) and not isinstance(exception, PayloadTooLarge)
 
 
 def _words(event: events.Event) -> str:

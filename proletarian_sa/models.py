@@ -207,9 +207,11 @@ def due_time(now: dt.datetime, process_at: dt.datetime | None, process_in: dt.ti
 
 def _keep_job_id(job: JobMixin, _attributes: object) -> None:
     """Put the id back after expiry: a worker may have archived the row before the producer looks at `job.job_id`."""
-    identity = inspect(job).identity
-    if identity is not None:
-        set_committed_value(job, "job_id", identity[0])
+    state = inspect(job)
+    if state.identity is not None:
+        expired = state.expired
+        set_committed_value(job, "job_id", state.identity[0])
+        state.expired = expired  # else `session.get` would take the object for a fresh one, and not see that its row is gone
 
 
 event.listen(_Columns, "expire", _keep_job_id, propagate=True)
@@ -266,6 +268,22 @@ class JobTables:
     ) -> None:
         if (job is None) != (archived_job is None):
             raise TypeError("Give both models, JobTables(job=…, archived_job=…), or neither.")
+        for model in (job, archived_job):
+            if model is not None and "job_tables" in vars(model):
+                raise ValueError(
+                    f"{model.__name__} belongs to a JobTables already. Use that one, or make models of your own with JobMixin."
+                )
+        if isinstance(max_payload, bool) or not isinstance(max_payload, int) or max_payload < 1:
+            raise ValueError(f"max_payload must be a number of bytes, not {max_payload!r}: max_payload={MAX_PAYLOAD}.")
+        if schema is not None:
+            check_name(schema, "schema")
+        for given, methods, example in (
+            (serializer, ("encode", "decode"), "serializer=TaggedJSON()"),
+            (job_ids, ("new",), "job_ids=UUIDv7()"),
+            (clock, ("now",), "clock=ManualClock(start)"),
+        ):
+            if given is not None and not all(callable(getattr(given, method, None)) for method in methods):
+                raise TypeError(f"{given!r} has no {' and '.join(methods)}: {example}.")
         names = (schema, job_table, archived_job_table)
         if job is not None and names != (DEFAULT_SCHEMA, "job", "archived_job"):
             raise TypeError("Give models or names, not both: a model has its name in __tablename__ and __job_schema__.")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextvars
 import datetime as dt
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from sqlalchemy import exc
@@ -39,7 +39,8 @@ class Decision:
 
     Attributes:
         recorded: It stands in the database already: the handler's own transaction has committed it.
-        uncertain: The answer to that commit was lost: look before anything else.
+        uncertain: Whether that commit has happened is not known: look before anything else.
+        said: What is to be told of the run if it has not.
     """
 
     claimed: ClaimedJob
@@ -50,6 +51,7 @@ class Decision:
     recorded: bool = False
     replaced: bool = False
     uncertain: bool = False
+    said: tuple[events.Event, ...] = ()
 
 
 def start(runtime: Runtime, claimed: ClaimedJob) -> RunningJob | Decision:
@@ -59,10 +61,11 @@ def start(runtime: Runtime, claimed: ClaimedJob) -> RunningJob | Decision:
     """
     if claimed.crashes > runtime.max_crashes:
         lost = WorkerLost(f"The job has lost its worker {claimed.crashes} times, more than max_crashes={runtime.max_crashes}.")
-        return Decision(claimed=claimed, verdict="failure", exception=lost)
+        failed = events.JobAttemptFailed(**about(runtime, claimed), exception=lost, retry_in=None, retries_left=0)
+        return Decision(claimed=claimed, verdict="failure", exception=lost, said=(failed,))
     try:
         payload = runtime.tables.serializer.decode(claimed.payload_text)
-    except Exception as error:  # noqa: BLE001 - an event, and no retry
+    except Exception as error:  # noqa: BLE001 - travels in the decision
         cause = error if isinstance(error, PayloadError) else PayloadError(f"{type(error).__name__}: {error}")
         return Decision(claimed=claimed, verdict="undeliverable", exception=cause)
     return RunningJob(claimed, payload, lambda: HandlerTransaction(runtime, claimed))
@@ -84,6 +87,8 @@ def run(runtime: Runtime, claimed: ClaimedJob, running: RunningJob) -> Decision:
         if running._transaction is not None:
             running._transaction.abandon()  # else its locks and its connection would be in the way of putting the job back
         raise
+    finally:
+        running._over = True
     transaction = running._transaction
     if transaction is None:
         if failure is None:
@@ -112,35 +117,40 @@ def _complete(
     """Archive the job in the handler's transaction and commit both, or roll back both."""
     try:
         transaction.complete()
-    except BaseException as error:  # noqa: BLE001 - the handler's failure: a constraint, a hook of its session
+    except BaseException as error:
         transaction.abandon()
-        return _decide(runtime, claimed, running, found, error)
-    running._finishing = True
+        if is_ctrl_c(error):
+            raise
+        return _decide(runtime, claimed, running, found, error)  # the handler's failure: a constraint, a hook of its session
+    running._finishing = True  # from here on the row may vanish by our own doing
+    archived: list[Archived] = []
+
+    def archive() -> None:
+        try:
+            archived.extend(runtime.statements.archive(transaction.connection, [Finish(job=claimed, status="success")]))
+        except exc.SQLAlchemyError as error:
+            raise _died(error) from error
+        if archived == [Archived.LOST]:
+            raise LeaseLost(f"The job {claimed.job_id} no longer belongs to this worker: its lease has lapsed.")
+
     try:
-        finish = Finish(job=claimed, status="success")
-        (archived,) = runtime.statements.archive(transaction.connection, [finish])
-        if archived is Archived.LOST:
-            transaction.abandon()
-            return Decision(claimed=claimed, verdict="lost")
-    except exc.SQLAlchemyError as error:
+        transaction.commit(archive)
+    except BaseException as error:
         transaction.abandon()
-        return _decide(runtime, claimed, running, found, _died(error))
-    try:
-        transaction.commit()
-    except BaseException as error:  # noqa: BLE001 - the handler's failure: a constraint, a hook of its session
-        disconnected = isinstance(error, exc.DBAPIError) and error.connection_invalidated
-        transaction.abandon()
-        if disconnected:
-            return Decision(claimed=claimed, verdict="retry", exception=error, retry_in=AFTER_DEATH, uncertain=True)
-        return _decide(runtime, claimed, running, found, error)
+        if is_ctrl_c(error):
+            raise
+        # Refused, or its answer was lost, or a hook of the session failed before or after it.
+        said: list[events.Event] = []
+        decision = _decide(replace(runtime, emit=said.append), claimed, running, found, error)
+        return replace(decision, uncertain=bool(archived), said=tuple(said))
     transaction.close()
-    return Decision(claimed=claimed, verdict="success", recorded=True, replaced=archived is Archived.REPLACED)
+    return Decision(claimed=claimed, verdict="success", recorded=True, replaced=archived == [Archived.REPLACED])
 
 
 def _died(error: exc.SQLAlchemyError) -> TransactionLost:
-    lost = TransactionLost("The job could not be archived in the transaction of job.session, so its writes are rolled back.")
-    lost.__cause__ = error
-    return lost
+    return TransactionLost(
+        f"The job could not be archived in the transaction of job.session, so its writes are rolled back: {error}"
+    )
 
 
 def _decide(runtime: Runtime, claimed: ClaimedJob, running: RunningJob, found: Found, failure: BaseException) -> Decision:
@@ -176,9 +186,11 @@ def _is_death(runtime: Runtime, running: RunningJob, failure: BaseException) -> 
     statements = runtime.statements
     if running._transaction is None:
         return failure is running._not_opened and statements.is_transient(failure)
-    if isinstance(failure, TransactionLost):
+    if isinstance(failure, TransactionLost) or statements.is_transaction_death(failure) or statements.is_lost_savepoint(failure):
         return True
-    return statements.is_transaction_death(failure) or statements.is_lost_savepoint(failure)
+    # What SQLAlchemy or the database says after an error that the handler swallowed.
+    follows = isinstance(failure, exc.InvalidRequestError | exc.DBAPIError)
+    return follows and running._transaction.died_of() is not None
 
 
 def _retry_after_death(strategy: RetryStrategy | None, attempts: int) -> Retry | None:

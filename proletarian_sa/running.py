@@ -6,6 +6,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from proletarian_sa.clock import as_timedelta
+from proletarian_sa.errors import SessionNotYours
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -45,7 +46,9 @@ class RunningJob:
         self._transaction: HandlerTransaction | None = None
         self._not_opened: BaseException | None = None
         self._finishing = False
+        self._over = False  # the handler has returned
         self._stop = threading.Event()
+        self._opening = threading.Lock()
 
     @property
     def session(self) -> Session:
@@ -56,16 +59,20 @@ class RunningJob:
 
         Raises:
             LeaseLost: The job no longer belongs to this worker.
+            SessionNotYours: The handler has returned.
 
         **Transaction:** begins one, with a savepoint; on SQLite writes the job's row.
         """
-        if self._transaction is None:
-            try:
-                self._transaction = self._open_transaction()
-            except BaseException as error:
-                self._not_opened = error
-                raise
-        return self._transaction.session
+        if self._over:
+            raise SessionNotYours("job.session ended when the handler returned. For later work, open a session of your own.")
+        with self._opening:  # a handler with threads of its own must not get two
+            if self._transaction is None:
+                try:
+                    self._transaction = self._open_transaction()
+                except BaseException as error:
+                    self._not_opened = error
+                    raise
+            return self._transaction.session
 
     @property
     def stopping(self) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from sqlalchemy import exc, inspect
+from sqlalchemy import event, exc, inspect
+from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from proletarian_sa.errors import LeaseLost, SessionNotYours, TransactionLost
@@ -12,8 +13,7 @@ from proletarian_sa.errors import LeaseLost, SessionNotYours, TransactionLost
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sqlalchemy.engine import Connection
-    from sqlalchemy.orm import SessionTransaction
+    from sqlalchemy.engine import Connection, ExceptionContext, NestedTransaction
 
     from proletarian_sa.claimed import ClaimedJob
     from proletarian_sa.runtime import Runtime
@@ -27,23 +27,36 @@ _ENDS: Final = {
     "prepare": "return from the handler: its writes and the job's completion are committed together",
 }
 
+_ERRORS: Final = "proletarian_sa_errors"  # execution option: a list that gathers what goes wrong on a connection
+
+
+@event.listens_for(Engine, "handle_error")
+def _gather(context: ExceptionContext) -> None:
+    """Remember an error that the handler may swallow: what fails after it tells nothing of the reason."""
+    connection, error = context.connection, context.sqlalchemy_exception
+    errors = connection.get_execution_options().get(_ERRORS) if connection is not None else None
+    if errors is not None and error is not None:
+        errors.append(error)
+
 
 class HandlerTransaction:
     """The transaction behind `job.session`.
 
     The handler works inside a savepoint of ours, which is also a witness: if it is gone at the end, the database has dropped the
-    transaction (at a deadlock that the handler swallowed) or committed it (at a DDL statement), and nothing may be finished.
+    transaction (at a deadlock that the handler swallowed) or committed it (at a DDL statement), and nothing may be finished. It is
+    one of the connection, of which the Session knows nothing: the application's `after_commit` hooks must not run at its release.
     """
 
     def __init__(self, runtime: Runtime, job: ClaimedJob) -> None:
         self._runtime = runtime
         self._job = job
+        self._errors: list[exc.StatementError] = []
         self.session = _new_session(runtime)
         try:
             self.connection = self._begin()
             if not runtime.statements.begin_owned(self.connection, job):
                 raise LeaseLost(f"The job {job.job_id} no longer belongs to this worker: its lease has lapsed.")
-            self._savepoint: SessionTransaction = self.session.begin_nested()
+            self._savepoint: NestedTransaction = self.connection.begin_nested()
         except BaseException:
             self.session.close()
             raise
@@ -53,10 +66,16 @@ class HandlerTransaction:
     def _begin(self) -> Connection:
         if not self.session.in_transaction():
             self.session.begin()
-        mapper = inspect(self._runtime.tables.Job)
         # A session of the application's brings its own engine, which has not our options.
         options = self._runtime.options if self._runtime.session_factory is not None else {}
-        return self.session.connection(bind_arguments={"mapper": mapper}, execution_options=dict(options))
+        return self._connect(execution_options={**options, _ERRORS: self._errors})
+
+    def _connect(self, **options: Any) -> Connection:
+        return self.session.connection(bind_arguments={"mapper": inspect(self._runtime.tables.Job)}, **options)
+
+    def died_of(self) -> exc.StatementError | None:
+        """Return the error, swallowed or not, at which the database ended the transaction for a reason that lies outside it."""
+        return next((error for error in self._errors if self._runtime.statements.is_transaction_death(error)), None)
 
     def complete(self) -> None:
         """Flush, let deferred constraints speak, and release the savepoint: what fails here is the handler's failure.
@@ -67,6 +86,8 @@ class HandlerTransaction:
         statements = self._runtime.statements
         try:
             self.session.flush()
+            self._connect()  # raises if an earlier flush has failed
+            self._release_inner()
             statements.check_constraints(self.connection)
             self._savepoint.commit()
         except exc.DBAPIError as error:
@@ -76,6 +97,8 @@ class HandlerTransaction:
                     "connection that the handler swallowed, or a statement such as DDL committed it. Let database errors travel, "
                     "and keep DDL out of job.session."
                 ) from error
+            if self._errors and self._errors[0] is not error:
+                error.add_note(f"It follows from an error in job.session that the handler swallowed: {self._errors[0]}")
             raise
         except exc.InvalidRequestError as error:
             if not self._savepoint.is_active and not isinstance(error, exc.PendingRollbackError):
@@ -84,21 +107,50 @@ class HandlerTransaction:
                 ) from error
             raise
 
-    def commit(self) -> None:
-        """Commit, whatever the handler was told."""
-        type(self.session).commit(self.session)
+    def _release_inner(self) -> None:
+        """Release the savepoints that the handler has left open."""
+        while (nested := self.session.get_nested_transaction()) is not None:
+            nested.commit()
+        while (inner := self.connection.get_nested_transaction()) not in (None, self._savepoint):
+            inner.commit()
+
+    def commit(self, archive: Callable[[], None]) -> None:
+        """Archive and commit, whatever the handler was told.
+
+        The archiving comes last, after the hooks of the application's session: PostgreSQL answers the COMMIT of a transaction that
+        has failed with a quiet ROLLBACK, which drivers do not report. If a hook has swallowed an error, the archiving meets it.
+        """
+
+        def before_commit(session: Session) -> None:
+            if not session.in_nested_transaction():  # a savepoint of a hook's is no commit
+                session.flush()
+                archive()
+
+        event.listen(self.session, "before_commit", before_commit)
+        try:
+            type(self.session).commit(self.session)
+        finally:
+            event.remove(self.session, "before_commit", before_commit)
 
     def abandon(self) -> None:
         """Roll back and give the connection back. Raises nothing that matters: the server rolls back by itself when it is gone."""
         try:
             type(self.session).rollback(self.session)
-        except exc.SQLAlchemyError:
-            type(self.session).invalidate(self.session)
+        except Exception:  # noqa: BLE001 - a lost connection, a hook of the application's: the handler's failure is told, not this
+            self._discard()
         finally:
             self.close()
 
+    def _discard(self) -> None:
+        try:
+            type(self.session).invalidate(self.session)
+        except Exception:  # noqa: BLE001 - see above
+            self.connection.invalidate()
+
     def close(self) -> None:
-        """Give the connection back."""
+        """Give the connection back, and the Session to whoever made it."""
+        for method in _ENDS:
+            delattr(self.session, method)
         type(self.session).close(self.session)
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from sqlalchemy import exc
+
 from proletarian_sa import events
-from proletarian_sa.finish import record_all
+from proletarian_sa.finish import Recorder, Recording, give_up
 from proletarian_sa.heartbeat import Heartbeats
+from proletarian_sa.install import check_tables
 from proletarian_sa.log import log_event
 from proletarian_sa.models import DEFAULT_QUEUE, JobTables, default_tables
 from proletarian_sa.own_connection import OwnConnection
@@ -63,6 +66,7 @@ def process_next_job(
         What became of the run, or None when no job was due.
 
     Raises:
+        TablesMissing: The tables are not there; the message says what to type.
         SQLAlchemyError: The claim failed: no job was touched.
         KeyboardInterrupt: Ctrl-C in the main thread; the job is put back.
 
@@ -86,26 +90,35 @@ def process_next_job(
     own = OwnConnection(runtime.engine)
     try:
         sent_at = time.monotonic()
-        claimed = claim(runtime, own, limit=1)
+        claimed = _claim_or_explain(runtime, own)
         if not claimed:
             return None
-        heartbeats = Heartbeats(runtime)
+        heartbeats = Heartbeats(runtime, keep_connection=False)  # likewise
         (held,) = heartbeats.add(claimed, sent_at)
         own.close()  # the handler may need the pool's only connection
+        recorder = Recorder(runtime, keep_connection=False)
         heartbeats.start()
         try:
             decision = run_held(runtime, held)
             held.finishing = True
-            return record_all(runtime, own, [decision], _until(sent_at + runtime.lease.total_seconds()))[0]
+            return _record(runtime, recorder, held, decision)
         except KeyboardInterrupt as interruption:
-            released = Decision(claimed=held.claimed, verdict="release", exception=interruption)
-            record_all(runtime, own, [released], lambda _delay: False)
+            recorder.record([Recording(Decision(claimed=held.claimed, verdict="release", exception=interruption))])
             raise
         finally:
             heartbeats.remove(held)
             heartbeats.stop()
     finally:
         own.close()
+
+
+def _claim_or_explain(runtime: Runtime, own: OwnConnection) -> list[ClaimedJob]:
+    try:
+        return claim(runtime, own, limit=1)
+    except exc.DBAPIError as error:
+        if runtime.statements.is_missing_table(error):
+            check_tables(runtime.engine, tables=runtime.tables)
+        raise
 
 
 def claim(runtime: Runtime, own: OwnConnection, *, limit: int) -> list[ClaimedJob]:
@@ -138,12 +151,16 @@ def run_held(runtime: Runtime, held: Held, stopping: threading.Event | None = No
     return run(runtime, held.claimed, started)
 
 
-def _until(deadline: float) -> Callable[[dt.timedelta], bool]:
-    def pause(delay: dt.timedelta) -> bool:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            return False
-        time.sleep(min(delay.total_seconds(), left))
-        return True
-
-    return pause
+def _record(runtime: Runtime, recorder: Recorder, held: Held, decision: Decision) -> Outcome:
+    """Record the decision, trying again while the lease is prolonged, or for as long as one lasts."""
+    recording = Recording(decision)
+    first = time.monotonic()
+    while recorder.record([recording]):
+        now = time.monotonic()
+        if now > max(held.valid_until, first + runtime.lease.total_seconds()):
+            give_up(runtime, recording, TimeoutError("The database could not store it for as long as the lease lasts."))
+            break
+        time.sleep(max(0.0, recording.not_before - now))
+    if recording.outcome is None:
+        raise AssertionError("A recording without an outcome is to be tried again.")
+    return recording.outcome

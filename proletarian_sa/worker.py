@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import datetime as dt
 import os
 import queue as queues
 import random
@@ -15,18 +16,18 @@ from sqlalchemy import exc
 from proletarian_sa import events
 from proletarian_sa.backoff import backoff
 from proletarian_sa.clock import as_timedelta
-from proletarian_sa.finish import record_all
+from proletarian_sa.finish import Recorder, Recording
 from proletarian_sa.heartbeat import Heartbeats, Held
 from proletarian_sa.install import check_tables
 from proletarian_sa.log import log_event
 from proletarian_sa.models import DEFAULT_QUEUE, JobTables, default_tables
 from proletarian_sa.own_connection import OwnConnection
-from proletarian_sa.run import Decision
+from proletarian_sa.run import Decision, about
 from proletarian_sa.runtime import DEFAULT_MAX_CRASHES, Runtime, build_runtime, pool_capacity, prepare
 from proletarian_sa.step import claim, run_held
 
 if TYPE_CHECKING:
-    import datetime as dt
+    import uuid
     from collections.abc import Callable
 
     from sqlalchemy.engine import Engine
@@ -37,7 +38,10 @@ if TYPE_CHECKING:
 
 CLAIMER_FINISHER_HEARTBEAT: Final = 3  # connections
 MOST_THREADS: Final = 1000
-FINISH_BATCH: Final = 500  # outcomes in one transaction
+SHORTEST_INTERVAL: Final = 0.01  # seconds between polls
+LONGEST_STAGGER: Final = 1.0  # seconds before the first poll, so that workers that start together do not poll together
+FINISH_BATCH: Final = 500  # outcomes in one transaction; with as many waiting for the database no more jobs are taken
+MOST_REFUSALS: Final = 3  # jobs in a row whose outcomes the database refuses to store, until the worker stops
 IDLE_FINISHER: Final = 5.0  # seconds until it gives its connection back
 HOARDED: Final = 1.0  # seconds without a handler taking a job until those taken ahead are put back
 
@@ -102,7 +106,7 @@ class QueueWorker:
         if not 1 <= worker_threads <= MOST_THREADS:
             raise ValueError(f"worker_threads must be 1 to {MOST_THREADS}, not {worker_threads}.")
         self._threads = worker_threads
-        self._polling_interval = _seconds(polling_interval, "polling_interval")
+        self._polling_interval = _seconds(polling_interval, "polling_interval", SHORTEST_INTERVAL)
         self._stop_timeout = _seconds(stop_timeout, "stop_timeout")
         self._runtime = build_runtime(
             engine,
@@ -118,7 +122,7 @@ class QueueWorker:
             on_event=on_event,
         )
         self._run: _Run | None = None
-        self._starting = threading.Lock()
+        self._starting = threading.RLock()  # a sink may call start() or stop()
 
     def with_options(self, **options: Any) -> QueueWorker:
         """Return a worker, not started, that differs in the given options.
@@ -166,8 +170,10 @@ class QueueWorker:
                 return
             runtime = prepare(self._runtime)
             check_tables(runtime.engine, tables=runtime.tables)
-            self._run = _Run(runtime, self._threads, self._polling_interval)
-            self._run.start()
+            run = _Run(runtime, self._threads, self._polling_interval)
+            run.start()
+            self._run = run
+            run.announce()
             atexit.register(self.stop)
 
     def stop(self, timeout: dt.timedelta | float | None = None) -> list[RunningJob]:
@@ -191,6 +197,8 @@ class QueueWorker:
         atexit.unregister(self.stop)
         run.ask_to_stop()
         seconds = self._stop_timeout if timeout is None else _seconds(timeout, "timeout")
+        if run.is_own_thread():
+            seconds = 0.0  # a handler or a sink that stops its own worker must not wait for itself
         if run.stopped.wait(seconds):
             return []
         return run.report_running()
@@ -205,12 +213,13 @@ class QueueWorker:
         """
         self.start()
         try:
-            while not self.join(0.5):  # a wait without end could not be interrupted on Windows
-                pass
+            while not self.join(0.5) and self.error is None:  # a wait without end could not be interrupted on Windows
+                continue
         except KeyboardInterrupt:
             self.stop()
             raise
         if self.error is not None:
+            self.stop()
             raise self.error
 
     def __enter__(self) -> Self:
@@ -258,9 +267,11 @@ class _Run:
             runtime.emit(events.PoolTooSmall(worker_id=runtime.worker_id, needed=needed, available=capacity))
         self._heartbeats = Heartbeats(runtime, keep_connection=self._keep)
         self._inbox: queues.SimpleQueue[Held | None] = queues.SimpleQueue()
-        self._outbox: queues.Queue[tuple[Held, Decision] | None] = queues.Queue()
-        self._room = threading.Condition()  # guards _taken and _pace
-        self._taken = 0  # jobs claimed whose handlers have not returned
+        self._outbox: queues.Queue[tuple[Held, Recording] | None] = queues.Queue()
+        self._room = threading.Condition()  # guards what follows
+        self._active: dict[uuid.UUID, Held] = {}  # claimed, and the handler has not returned
+        self._held_back: dict[uuid.UUID, Held] = {}  # claimed again while an earlier run of ours has not returned
+        self._unrecorded = 0  # outcomes on their way into the database
         self._pace = _Pace(threads)
         self._moved = time.monotonic()  # when a handler last took a job
         self._stopping = threading.Event()
@@ -269,13 +280,22 @@ class _Run:
 
     def start(self) -> None:
         self._heartbeats.start()
+        try:
+            self._thread(self._supervise, "supervisor").start()
+        except BaseException:
+            self._heartbeats.stop()
+            raise
+
+    def announce(self) -> None:
         self._runtime.emit(
             events.WorkerStarted(worker_id=self._runtime.worker_id, queue=self._runtime.queue, threads=self._threads)
         )
-        self._thread(self._supervise, "supervisor").start()
 
     def is_alive(self) -> bool:
         return not self.stopped.is_set() and self._pid == os.getpid()
+
+    def is_own_thread(self) -> bool:
+        return getattr(threading.current_thread(), "proletarian_sa_run", None) is self
 
     def ask_to_stop(self) -> None:
         if self._stopping.is_set():
@@ -283,9 +303,9 @@ class _Run:
         self._stopping.set()
         with self._room:
             self._room.notify_all()
-        busy = [held for held in self._heartbeats.in_hand() if held.running is not None and not held.is_finishing()]
-        self._runtime.emit(events.WorkerStopping(worker_id=self._runtime.worker_id, running=len(busy)))
-        for job in self._running():
+        running = self._running()
+        self._runtime.emit(events.WorkerStopping(worker_id=self._runtime.worker_id, running=len(running)))
+        for job in running:
             job._stop.set()
 
     def report_running(self) -> list[RunningJob]:
@@ -294,34 +314,44 @@ class _Run:
         return running
 
     def _running(self) -> list[RunningJob]:
-        return [held.running for held in self._heartbeats.in_hand() if held.running is not None]
+        with self._room:
+            return [held.running for held in self._active.values() if held.running is not None]
 
     def _thread(self, target: Callable[[], None], name: str) -> threading.Thread:
         # Daemons, so that a process that forgets to stop its worker can end; stop() is called at exit.
-        return threading.Thread(target=target, name=f"{self._runtime.worker_id} {name}", daemon=True)
+        thread = threading.Thread(target=target, name=f"{self._runtime.worker_id} {name}", daemon=True)
+        thread.proletarian_sa_run = self  # type: ignore[attr-defined]
+        return thread
 
     def _supervise(self) -> None:
         """Start the others, and end them in the order in which jobs pass through them."""
         finisher = self._thread(self._finish, "finisher")
         handlers = [self._thread(self._handle, f"handler {number + 1}") for number in range(self._threads)]
-        for thread in (finisher, *handlers):
-            thread.start()
+        started: list[threading.Thread] = []
         try:
+            for thread in (finisher, *handlers):
+                thread.start()
+                started.append(thread)
             self._claim()
         except BaseException as error:  # noqa: BLE001 - kept for run(), and an event
-            self.error = error
-            self._runtime.emit(events.WorkerFailed(worker_id=self._runtime.worker_id, exception=error))
+            self._fail(error)
         finally:
             self.ask_to_stop()
-        for _ in handlers:
+        self._put_back_taken()
+        for _ in started[1:]:
             self._inbox.put(None)
-        for thread in handlers:
+        for thread in started[1:]:
             thread.join()
-        self._outbox.put(None)
-        finisher.join()
+        if started:
+            self._outbox.put(None)
+            finisher.join()
         self._heartbeats.stop()
         self._runtime.emit(events.WorkerStopped(worker_id=self._runtime.worker_id, running=0))
         self.stopped.set()
+
+    def _fail(self, error: BaseException) -> None:
+        self.error = self.error or error
+        self._runtime.emit(events.WorkerFailed(worker_id=self._runtime.worker_id, exception=error))
 
     # Claim
 
@@ -329,7 +359,7 @@ class _Run:
         own = OwnConnection(self._runtime.engine, keep=self._keep)
         failures = 0
         try:
-            self._stopping.wait(random.uniform(0, self._polling_interval))
+            self._stopping.wait(random.uniform(0, min(self._polling_interval, LONGEST_STAGGER)))
             while not self._stopping.is_set():
                 limit = self._wait_for_room()
                 if limit == 0:
@@ -345,37 +375,45 @@ class _Run:
                     self._runtime.emit(recovered)
                 failures = 0
                 if not full:
-                    jitter = random.uniform(0.9, 1.1)
-                    self._stopping.wait(self._polling_interval * jitter)
+                    self._stopping.wait(self._polling_interval * random.uniform(0.9, 1.1))
         finally:
             own.close()
 
     def _wait_for_room(self) -> int:
         """Return how many jobs to claim now: 0 when stopping."""
         with self._room:
-            while not self._stopping.is_set() and self._taken > self._refill_level():
+            self._put_back_hoarded()
+            while not self._stopping.is_set() and (len(self._active) > self._refill_level() or self._unrecorded >= FINISH_BATCH):
                 self._room.wait(HOARDED)
-                self._give_back_hoarded()
-            return 0 if self._stopping.is_set() else self._threads + self._pace.ahead - self._taken
-
-    def _give_back_hoarded(self) -> None:
-        """Put back what was taken ahead when the handlers are busy for longer than expected: others may be idle."""
-        while time.monotonic() - self._moved > HOARDED and not self._inbox.empty():
-            try:
-                held = self._inbox.get_nowait()
-            except queues.Empty:
-                return
-            if held is None:
-                self._inbox.put(None)
-                return
-            held.finishing = True
-            self._taken -= 1
-            self._pace.ran(HOARDED)  # so that the next claim does not take them again
-            self._outbox.put((held, Decision(claimed=held.claimed, verdict="release")))
+                self._put_back_hoarded()
+            return 0 if self._stopping.is_set() else max(1, self._threads + self._pace.ahead - len(self._active))
 
     def _refill_level(self) -> int:
         """Return at how many jobs in hand to claim again: before the handlers run dry, not for each single one."""
         return self._threads - 1 + self._pace.ahead // 2
+
+    def _put_back_hoarded(self) -> None:
+        """Put back what was taken ahead when the handlers are busy for longer than expected: others may be idle."""
+        if time.monotonic() - self._moved > HOARDED and self._put_back_taken():
+            self._pace.ran(HOARDED)  # so that the next claim does not take them again
+
+    def _put_back_taken(self) -> bool:
+        """Put back what was taken and not begun; return whether there was anything."""
+        any_taken = False
+        with self._room:
+            while True:
+                try:
+                    held = self._inbox.get_nowait()
+                except queues.Empty:
+                    break
+                if held is not None:
+                    any_taken = True
+                    self._leave(held, Decision(claimed=held.claimed, verdict="release"))
+            if self._stopping.is_set():
+                for held in self._held_back.values():
+                    self._hand_over(held, Decision(claimed=held.claimed, verdict="release"))
+                self._held_back.clear()
+        return any_taken
 
     def _claim_once(self, own: OwnConnection, limit: int, *, after_failure: bool) -> bool:
         """Claim jobs and hand them on; return whether there may be more."""
@@ -383,12 +421,27 @@ class _Run:
             self._heartbeats.beat()  # before a job of ours that seems to have lapsed is taken for somebody else's
         sent_at = time.monotonic()
         claimed = claim(self._runtime, own, limit=limit)
-        with self._room:
-            self._taken += len(claimed)
         for held in self._heartbeats.add(claimed, sent_at):
-            self._inbox.put(held)
+            earlier = self._take(held)
+            if earlier is not None:
+                self._heartbeats.lose(earlier)
         # A job with crashes has been claimed alone, whatever was asked for.
         return len(claimed) == limit or any(job.crashes for job in claimed)
+
+    def _take(self, held: Held) -> Held | None:
+        """Hand a claimed job to the handlers, or hold it back while an earlier run of ours goes on, which is returned.
+
+        Its lease lapsed although the process lives: the database's clock was set, or the machine slept.
+        """
+        job_id = held.claimed.job_id
+        with self._room:
+            earlier = self._active.get(job_id)
+            if earlier is None:
+                self._active[job_id] = held
+                self._inbox.put(held)
+            else:
+                self._held_back[job_id] = held
+        return earlier
 
     def _wait_out(self, error: Exception, failures: int) -> float:
         """Return how long to wait in seconds after an error, or raise it if waiting does not mend it."""
@@ -418,59 +471,98 @@ class _Run:
                 decision = self._run_one(held)
             except BaseException as error:  # noqa: BLE001 - our own mistake: the job lapses, the thread lives on
                 self._heartbeats.remove(held)
-                self._runtime.emit(events.WorkerFailed(worker_id=self._runtime.worker_id, exception=error))
+                self._leave(held, None)
+                self._runtime.emit(events.OutcomeNotRecorded(**about(self._runtime, held.claimed), exception=error))
             else:
-                held.finishing = True
-                self._outbox.put((held, decision))
+                self._leave(held, decision, took=time.monotonic() - began)
                 del decision  # it holds the exception, and that the handler's variables
             del held
-            with self._room:
-                self._taken -= 1
-                self._pace.ran(time.monotonic() - began)
-                if self._taken <= self._refill_level():
-                    self._room.notify()
 
     def _run_one(self, held: Held) -> Decision:
         if self._stopping.is_set():
             return Decision(claimed=held.claimed, verdict="release")
         return run_held(self._runtime, held, stopping=self._stopping)
 
+    def _leave(self, held: Held, decision: Decision | None, took: float | None = None) -> None:
+        """Let go of a job whose handler has returned, or was not called; an earlier claim of it makes room for a later one."""
+        job_id = held.claimed.job_id
+        with self._room:
+            del self._active[job_id]
+            if took is not None:
+                self._pace.ran(took)
+            if decision is not None:
+                self._hand_over(held, decision)
+            later = self._held_back.pop(job_id, None)
+            if later is not None:
+                self._active[job_id] = later
+                self._inbox.put(later)
+            if len(self._active) <= self._refill_level():
+                self._room.notify()
+
+    def _hand_over(self, held: Held, decision: Decision) -> None:
+        """Give a decision to the finisher."""
+        held.finishing = True
+        self._unrecorded += 1
+        self._outbox.put((held, Recording(decision)))
+
     # Finish
 
     def _finish(self) -> None:
-        own = OwnConnection(self._runtime.engine, keep=self._keep)
+        recorder = Recorder(self._runtime, keep_connection=self._keep)
+        waiting: list[tuple[Held, Recording]] = []
         ended = False
-        while not ended:
-            try:
-                batch = [self._outbox.get(timeout=IDLE_FINISHER)]
-            except queues.Empty:
-                own.close()
+        while waiting or not ended:
+            batch = self._next_batch(recorder, waiting)
+            ended = ended or None in batch
+            waiting += [one for one in batch if one is not None]
+            del batch  # its exceptions would stay alive while there is nothing to do
+            now = time.monotonic()
+            # In an outage all wait for the next try; otherwise only those whose rows are locked.
+            if recorder.outage and any(recording.not_before > now for _, recording in waiting):
                 continue
-            while len(batch) < FINISH_BATCH and not self._outbox.empty():
-                batch.append(self._outbox.get_nowait())
-            ended = batch[-1] is None  # it comes last: no handler is left
-            self._record(own, [one for one in batch if one is not None])
-        own.close()
+            due = [one for one in waiting if one[1].not_before <= now]
+            waiting = [one for one in waiting if one[1].not_before > now]
+            waiting += self._record(recorder, due)
+            del due
+        recorder.close()
 
-    def _record(self, own: OwnConnection, finished: list[tuple[Held, Decision]]) -> None:
-        if not finished:
-            return
+    def _next_batch(self, recorder: Recorder, waiting: list[tuple[Held, Recording]]) -> list[tuple[Held, Recording] | None]:
+        """Return what has come, waiting for something to come or for something that waits to be due."""
+        pause = IDLE_FINISHER
+        if waiting:
+            times = [recording.not_before for _, recording in waiting]
+            pause = max(0.0, (max(times) if recorder.outage else min(times)) - time.monotonic())
         try:
-            record_all(self._runtime, own, [decision for _, decision in finished], _pause)
+            batch = [self._outbox.get(timeout=pause) if pause else self._outbox.get_nowait()]
+        except queues.Empty:
+            if not waiting:
+                recorder.close()
+            return []
+        while len(batch) < FINISH_BATCH and not self._outbox.empty():
+            batch.append(self._outbox.get_nowait())
+        return batch
+
+    def _record(self, recorder: Recorder, finished: list[tuple[Held, Recording]]) -> list[tuple[Held, Recording]]:
+        """Record outcomes and let go of their jobs; return those to be tried again."""
+        if not finished:
+            return []
+        try:
+            left = {id(recording) for recording in recorder.record([recording for _, recording in finished])}
         except BaseException as error:  # noqa: BLE001 - our own mistake: the jobs lapse, the thread lives on
-            self._runtime.emit(events.WorkerFailed(worker_id=self._runtime.worker_id, exception=error))
-        for held, _ in finished:
-            self._heartbeats.remove(held)
+            left = set()
+            for held, _ in finished:
+                self._runtime.emit(events.OutcomeNotRecorded(**about(self._runtime, held.claimed), exception=error))
+        for held, recording in finished:
+            if id(recording) not in left:
+                self._heartbeats.remove(held)
+        with self._room:
+            self._unrecorded -= len(finished) - len(left)
+            self._room.notify()
+        if recorder.refusals >= MOST_REFUSALS and self.error is None:
+            self._fail(RuntimeError(f"The outcomes of {recorder.refusals} jobs in a row could not be recorded; see the log."))
+            self.ask_to_stop()
+        return [one for one in finished if id(one[1]) in left]
 
 
-def _pause(delay: dt.timedelta) -> bool:
-    """Wait; there is always time to try again, until the process ends."""
-    time.sleep(delay.total_seconds())
-    return True
-
-
-def _seconds(value: Any, name: str) -> float:
-    duration = as_timedelta(value, name)
-    if duration.total_seconds() < 0:
-        raise ValueError(f"{name} must not be negative, not {value!r}. Give seconds: {name}=10.")
-    return duration.total_seconds()
+def _seconds(value: Any, name: str, minimum: float = 0.0) -> float:
+    return as_timedelta(value, name, minimum=dt.timedelta(seconds=minimum)).total_seconds()

@@ -111,6 +111,12 @@ class Statements:
         """Return the execution options for connections of ours from the engine of this one."""
         return self.isolation
 
+    @staticmethod
+    def in_autocommit(connection: Connection) -> bool:
+        """Return whether the application has put the connection into autocommit, where there are no savepoints."""
+        at_connect = getattr(connection.dialect, "_on_connect_isolation_level", None)
+        return connection.get_execution_options().get("isolation_level", at_connect) == "AUTOCOMMIT"
+
     def why_not(self, connection: Connection) -> str | None:
         """Return why this server cannot serve a worker, and what could; None if it can."""
         raise NotImplementedError
@@ -186,21 +192,24 @@ class Statements:
 
     # Ownership
 
-    def heartbeat(self, connection: Connection, jobs: Sequence[ClaimedJob], *, lease: dt.timedelta) -> set[tuple[uuid.UUID, str]]:
-        """Prolong the leases of these claims; return those still owned, as (job_id, token).
+    def heartbeat(
+        self, connection: Connection, jobs: Sequence[ClaimedJob], *, lease: dt.timedelta
+    ) -> tuple[set[tuple[uuid.UUID, str]], set[tuple[uuid.UUID, str]]]:
+        """Prolong the leases of these claims; return those prolonged, and those still owned but locked, as (job_id, token).
 
-        A row that is locked is being finished by its owner: it is skipped, and counts as owned.
+        A row that is locked is skipped: mostly it is being finished by its owner.
 
         **Transaction:** locks the rows it updates, in the order of their ids, and waits for nobody.
         """
         kept = self._prolong(connection, jobs, lease)
         missing = [job for job in jobs if (job.job_id, job.token) not in kept]
+        locked: set[tuple[uuid.UUID, str]] = set()
         if missing:
             columns = self.job.c
             ids = [job.job_id for job in missing]
             rows = connection.execute(sa.select(columns.job_id, columns.claimed_by).where(columns.job_id.in_(ids)))
-            kept |= {(row[0], row[1]) for row in rows}
-        return kept & {(job.job_id, job.token) for job in jobs}
+            locked = {(row[0], row[1]) for row in rows} & {(job.job_id, job.token) for job in missing}
+        return kept & {(job.job_id, job.token) for job in jobs}, locked
 
     def _prolong(self, connection: Connection, jobs: Sequence[ClaimedJob], lease: dt.timedelta) -> set[tuple[uuid.UUID, str]]:
         raise NotImplementedError
@@ -210,19 +219,31 @@ class Statements:
 
         **Transaction:** writes the row, unchanged; waits for a transaction that has it locked.
         """
-        return connection.execute(self._own, self._key(job)).rowcount == 1
+        return self._by_key(connection).execute(self._own, self._key(job)).rowcount == 1
 
     def owner(self, connection: Connection, job_id: uuid.UUID) -> str | None:
         """Return the token in the job's row, None if there is no row or nobody holds it; waits for an unfinished commit."""
         query = sa.select(self.job.c.claimed_by).where(self.job.c.job_id == job_id).with_for_update()
-        return connection.execute(query).scalar()
+        return self._by_key(connection).execute(query).scalar()
 
     def archived_by(self, connection: Connection, job_id: uuid.UUID) -> str | None:
         """Return the token in the job's archive row, None if there is none."""
         query = sa.select(self.archived_job.c.claimed_by).where(self.archived_job.c.job_id == job_id)
-        return connection.execute(query).scalar()
+        return self._by_key(connection).execute(query).scalar()
 
     # Finish
+
+    def make_impatient(self, connection: Connection) -> Any:
+        """Let a new connection of ours wait only briefly for locks; return what to restore.
+
+        **Transaction:** none is left open.
+        """
+
+    def make_patient(self, connection: Connection, before: Any) -> None:
+        """Restore what `make_impatient` returned, before the connection goes back to the application's pool."""
+
+    def wait_briefly(self, connection: Connection) -> None:
+        """Let this transaction wait only briefly for locks, where that is set for each."""
 
     def archive(self, connection: Connection, finishes: Sequence[Finish]) -> list[Archived]:
         """Move finished jobs to the archive, each only if its claim still owns it; return what became of each.
@@ -278,7 +299,7 @@ class Statements:
         **Transaction:** updates the job's row.
         """
         values = {**self._key(job), **self.times(delay=delay), "error": error}
-        return connection.execute(self._retry, values).rowcount == 1
+        return self._by_key(connection).execute(self._retry, values).rowcount == 1
 
     def release(self, connection: Connection, job: ClaimedJob, *, delay: dt.timedelta = NO_DELAY, note: str | None = None) -> bool:
         """Put the job back as if this attempt had not begun; return whether it was still owned.
@@ -292,9 +313,9 @@ class Statements:
         **Transaction:** updates the job's row.
         """
         if not delay:
-            return connection.execute(self._release, self._key(job)).rowcount == 1
+            return self._by_key(connection).execute(self._release, self._key(job)).rowcount == 1
         values = {**self._key(job), **self.times(delay=delay), "error": note}
-        return connection.execute(self._postpone, values).rowcount == 1
+        return self._by_key(connection).execute(self._postpone, values).rowcount == 1
 
     def last_error(self, connection: Connection, job_id: uuid.UUID) -> str | None:
         """Return the stored error of a queued job.
@@ -302,7 +323,11 @@ class Statements:
         **Transaction:** reads.
         """
         query = sa.select(self.job.c.last_error).where(self.job.c.job_id == job_id)
-        return connection.execute(query).scalar()
+        return self._by_key(connection).execute(query).scalar()
+
+    def _by_key(self, connection: Connection) -> Connection:
+        """Return the connection, told to find rows by primary key until the end of the transaction."""
+        return connection
 
     @staticmethod
     def _key(job: ClaimedJob) -> dict[str, Any]:

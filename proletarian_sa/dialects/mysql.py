@@ -135,6 +135,16 @@ class MySQLStatements(Statements):
             connection.execute(self._beat, {**self.times(lease=lease), "ids": [row.job_id for row in rows]})
         return {(row[0], row[1]) for row in rows}
 
+    def make_impatient(self, connection: Connection) -> int:
+        seconds: int = connection.exec_driver_sql("SELECT @@SESSION.innodb_lock_wait_timeout").scalar_one()
+        connection.exec_driver_sql("SET SESSION innodb_lock_wait_timeout = 1")
+        connection.commit()
+        return seconds
+
+    def make_patient(self, connection: Connection, before: Any) -> None:
+        connection.exec_driver_sql(f"SET SESSION innodb_lock_wait_timeout = {int(before)}")
+        connection.commit()
+
     def _transient_code(self, error: BaseException) -> bool:
         return code(error) in TRANSIENT
 

@@ -15,20 +15,23 @@ from proletarian_sa.types import as_utc, current_time, later, latest, statement_
 if TYPE_CHECKING:
     import datetime as dt
     import uuid
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from sqlalchemy.engine import Connection
 
     from proletarian_sa.claimed import ClaimedJob, Finish
 
-# The claim must walk the index also when the table looks tiny: its statistics, and the plan that an idle worker has prepared,
-# are older than the burst of jobs that comes next.
-PLANNER_SETTINGS = {
+# What our statements read is known beforehand: a few rows by their keys. The planner does not know it, because its statistics,
+# and the plans that an idle worker has prepared, are older than the burst of jobs that comes next: it would read all of the table,
+# once for each job in hand.
+BY_KEY = {
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
-    "enable_sort": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
     "plan_cache_mode": "force_custom_plan",
 }
+IN_ORDER = BY_KEY | {"enable_sort": "off"}  # the claim: due jobs are read in the order of the index
 
 OLDEST = (13,)
 SERIALIZATION = frozenset({"40001", "40P01"})
@@ -72,7 +75,7 @@ class PostgreSQLStatements(Statements):
         self._claim = (
             sa.update(job)
             .where(
-                columns.job_id == picked.c.job_id,
+                self._key_is(picked.c.job_id),
                 sa.or_(
                     picked.c.job_id == first.c.job_id,
                     sa.and_(picked.c.claimed_by.is_(None), first.c.claimed_by.is_(None)),
@@ -81,20 +84,20 @@ class PostgreSQLStatements(Statements):
             .values(self._claimed_values)
             .returning(*self._read)
         )
-        settings = (sa.func.set_config(name, value, True) for name, value in PLANNER_SETTINGS.items())
-        self._planner = sa.select(*settings)
-        # Ids and tokens are joined: a constant token beside an array of ids made the planner scan the table.
+        self._plan_by_key, self._plan_in_order = _settings(BY_KEY), _settings(IN_ORDER)
+        self._wait_briefly = _settings({"lock_timeout": "1s"})
+        # Ids and tokens are joined: a constant token beside an array of ids made the planner scan the table. No order is needed
+        # against deadlocks, because a locked row is never waited for.
         beats = self._unnest("ids", "tokens")
         held = (
             sa.select(columns.job_id)
-            .where(columns.job_id == beats.c.ids, columns.claimed_by == beats.c.tokens)
-            .order_by(columns.job_id)
+            .where(self._key_is(beats.c.ids), columns.claimed_by == beats.c.tokens)
             .with_for_update(skip_locked=True, of=job)
             .cte("held")
         )
         self._beat = (
             sa.update(job)
-            .where(columns.job_id == held.c.job_id)
+            .where(self._key_is(held.c.job_id))
             .values(lease_until=self._after("lease"))
             .returning(columns.job_id, columns.claimed_by)
         )
@@ -105,7 +108,7 @@ class PostgreSQLStatements(Statements):
         finished = self._unnest("ids", "tokens", "statuses", "errors")
         gone = (
             sa.delete(self.job)
-            .where(columns.job_id == finished.c.ids, columns.claimed_by == finished.c.tokens)
+            .where(self._key_is(finished.c.ids), columns.claimed_by == finished.c.tokens)
             .returning(*columns, finished.c.statuses, finished.c.errors)
             .cte("gone")
         )
@@ -117,7 +120,15 @@ class PostgreSQLStatements(Statements):
         insert = postgresql.insert(self.archived_job).from_select(list(archived), sa.select(*archived.values()))
         self._archive = insert.on_conflict_do_update(
             index_elements=["job_id"], set_={name: insert.excluded[name] for name in archived if name != "job_id"}
-        ).returning(self.archived_job.c.job_id, sa.literal_column("xmax <> 0"))
+        ).returning(self.archived_job.c.job_id, self.archived_job.c.claimed_by, sa.literal_column("xmax <> 0"))
+
+    def _key_is(self, given: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+        """Join by the primary key so that it can only be searched, row by row.
+
+        A plain `=` offers the planner a merge of two sorted inputs too. Where statistics were taken when the queue had just been
+        drained it believes in a single row, whatever the size of the table, and so reads the whole index.
+        """
+        return self.job.c.job_id == sa.any_(postgresql.array([given]))
 
     def _unnest(self, *names: str) -> Any:
         types: dict[str, Any] = {"ids": self.job.c.job_id.type}
@@ -130,7 +141,7 @@ class PostgreSQLStatements(Statements):
         return None if version >= OLDEST else f"it runs PostgreSQL {dotted(version)}; 13 or later is needed."
 
     def claim(self, connection: Connection, *, queue: str, token: str, lease: dt.timedelta, limit: int) -> list[ClaimedJob]:
-        connection.execute(self._planner)
+        connection.execute(self._plan_in_order)
         values = {**self.times(lease=lease), "of_queue": queue, "new_token": token, "limit": limit}
         return self._claimed(connection.execute(self._claim, values), token)
 
@@ -140,7 +151,7 @@ class PostgreSQLStatements(Statements):
             "ids": [job.job_id for job in jobs],
             "tokens": [job.token for job in jobs],
         }
-        return {(row[0], row[1]) for row in connection.execute(self._beat, values)}
+        return {(row[0], row[1]) for row in self._by_key(connection).execute(self._beat, values)}
 
     def archive(self, connection: Connection, finishes: Sequence[Finish]) -> list[Archived]:
         values = {
@@ -150,9 +161,16 @@ class PostgreSQLStatements(Statements):
             "statuses": [finish.status for finish in finishes],
             "errors": [finish.last_error for finish in finishes],
         }
-        replaced = {row[0]: row[1] for row in connection.execute(self._archive, values)}
+        replaced = {(row[0], row[1]): row[2] for row in self._by_key(connection).execute(self._archive, values)}
         outcome = {None: Archived.LOST, False: Archived.DONE, True: Archived.REPLACED}
-        return [outcome[replaced.get(finish.job.job_id)] for finish in finishes]
+        return [outcome[replaced.get((finish.job.job_id, finish.job.token))] for finish in finishes]
+
+    def _by_key(self, connection: Connection) -> Connection:
+        connection.execute(self._plan_by_key)
+        return connection
+
+    def wait_briefly(self, connection: Connection) -> None:
+        connection.execute(self._wait_briefly)
 
     def check_constraints(self, connection: Connection) -> None:
         connection.exec_driver_sql("SET CONSTRAINTS ALL IMMEDIATE")
@@ -171,6 +189,11 @@ class PostgreSQLStatements(Statements):
 
     def is_lost_savepoint(self, error: BaseException) -> bool:
         return isinstance(error, exc.DBAPIError) and sqlstate(error.orig) in {"3B001", "25P01"}
+
+
+def _settings(settings: Mapping[str, str]) -> sa.Select[Any]:
+    """Return the statement that sets these until the end of the transaction."""
+    return sa.select(*(sa.func.set_config(name, value, True) for name, value in settings.items()))
 
 
 def sqlstate(error: BaseException | None) -> str | None:

@@ -35,13 +35,14 @@ class SQLiteStatements(Statements):
         job, columns = self.job, self.job.c
         self._any_due = sa.select(sa.literal(1)).where(self._due).limit(1)
         picked = (
-            sa.select(columns.job_id, columns.claimed_by, columns.process_at)
+            sa.select(columns.job_id, columns.claimed_by)
             .where(self._due)
             .order_by(columns.process_at)
             .limit(sa.bindparam("limit"))
             .cte("picked")
         )
-        first = sa.select(picked.c.job_id, picked.c.claimed_by).order_by(picked.c.process_at).limit(1).cte("first")
+        # Any of them will do as the first: an ORDER BY would only sort them once more.
+        first = sa.select(picked.c.job_id, picked.c.claimed_by).limit(1).cte("first")
         # A job whose lease has lapsed may be a killer: it is taken alone.
         chosen = sa.select(picked.c.job_id).where(
             sa.or_(
@@ -92,8 +93,7 @@ class SQLiteStatements(Statements):
 
     def own_options(self, connection: Connection) -> Mapping[str, Any]:
         """Leave transactions as the application has them, but take some where its engine is in autocommit."""
-        autocommit = getattr(connection.connection.dbapi_connection, "isolation_level", "") is None
-        return {"isolation_level": "SERIALIZABLE"} if autocommit else {}
+        return {"isolation_level": "SERIALIZABLE"} if self.in_autocommit(connection) else {}
 
     def begin_before_savepoint(self, connection: Connection) -> None:
         """Write: Python's driver opens a transaction at the first write only, and SQLite commits a savepoint outside of one."""

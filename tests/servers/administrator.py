@@ -30,8 +30,9 @@ class Administrator:
             self.execute(f"DROP DATABASE {name} WITH (FORCE)")
             return
         with self.engine.connect() as connection:
-            find = sa.text("SELECT id FROM information_schema.processlist WHERE db = :name")
-            for session in connection.scalars(find, {"name": name}).all():
+            # Not by a SELECT with a condition: MySQL then also reads the statements that sessions run, and fails at binary ones.
+            sessions = connection.exec_driver_sql("SHOW PROCESSLIST").all()
+            for session in [row[0] for row in sessions if row[3] == name]:
                 # KILL fails for a session that has just ended by itself
                 with suppress(sa.exc.OperationalError, sa.exc.InternalError):
                     connection.exec_driver_sql(f"KILL {session}")

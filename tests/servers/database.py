@@ -34,6 +34,10 @@ class Database:
     """A process that other processes can talk to, not a file."""
     row_locks: bool = True
     """Rows can be locked one by one, and locked ones skipped."""
+    lock_table: bool = False
+    """The server tells how many rows a transaction has locked."""
+    default_isolation: bool = False
+    """A database can have an isolation level of its own, whatever the server's is."""
     listen: bool = False
     """Sessions can wait for each other's notifications."""
     schemas: bool = True
@@ -105,6 +109,8 @@ def new_database(kind: str, version: str, administrator: Administrator) -> Itera
         kind,
         administrator.url.set(database=name),
         version,
+        lock_table=not is_postgresql,
+        default_isolation=is_postgresql,
         listen=is_postgresql,
         transactional_ddl=is_postgresql,
         two_phase=administrator.can_prepare(),

@@ -1,0 +1,1 @@
+"""Applications that use proletarian-sa, each of which is also a test."""

@@ -1,0 +1,69 @@
+"""The command `proletarian-sa worker` as a process that a test starts, reads, signals and waits for."""
+
+import os
+import queue
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from tests.observing import PATIENCE
+
+COMMAND = Path(sys.executable).parent / "proletarian-sa"
+APP = "tests.programs.cli_app"
+START = 60.0
+"""Seconds that a process may take to import everything on a busy machine."""
+
+
+class Command:
+    """A running command; its lines can be waited for."""
+
+    def __init__(self, *arguments, prefix=(), **environment):
+        self.process = subprocess.Popen(
+            [*prefix, str(COMMAND), "worker", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
+            cwd=Path(__file__).parent.parent,
+        )
+        self.lines = queue.Queue()
+        self.output = []
+        self.reader = threading.Thread(target=self._read)
+        self.reader.start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            self.output.append(line.rstrip("\n"))
+            self.lines.put(self.output[-1])
+        self.lines.put(None)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_error):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.reader.join(PATIENCE)
+        self.process.stdout.close()
+
+    def wait_for(self, text):
+        """Return the next line that holds the text; fail when the command ends without it."""
+        while True:
+            line = self.lines.get(timeout=START)
+            if line is None or text in line:
+                assert line is not None, self.output
+                return line
+
+    def say(self, text):
+        """Write a line to a handler that waits for it."""
+        self.process.stdin.write(f"{text}\n")
+        self.process.stdin.flush()
+
+    def code(self):
+        """Return the exit code, once all output has been read."""
+        code = self.process.wait(START)
+        self.reader.join(PATIENCE)
+        return code

@@ -1,0 +1,22 @@
+"""What many tests need: waiting for facts with a limit, never for time to pass."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+PAUSE = 0.005
+"""Seconds between two looks."""
+
+
+def wait_until(predicate: Callable[[], T], timeout: float = 10.0, pause: float = PAUSE) -> T:
+    """Return the predicate's first true value, or fail after `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while True:
+        value = predicate()
+        if value:
+            return value
+        if time.monotonic() >= deadline:
+            raise AssertionError(f"still {value!r} after {timeout} seconds")
+        time.sleep(pause)

@@ -1,0 +1,352 @@
+"""A worker and its database: connections lost and killed, small pools, idle transactions, errors that waiting does not mend."""
+
+import datetime as dt
+import queue
+import threading
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from proletarian_sa import ManualClock, QueueWorker, create_all, default_tables, drop_all, events, process_next_job
+from tests.helpers import wait_until
+from tests.observing import PATIENCE, Recorder, add, claim, clocked_tables, end_session, lapse, session_id, transactions
+from tests.queue_contents import Base, User, archived, queued
+
+START = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
+
+
+@pytest.fixture
+def work(queue_engine):
+    """Make workers that poll often, tell a recorder, and are stopped after the test."""
+    made = []
+
+    def make(handler, engine=queue_engine, **options):
+        options = {
+            "polling_interval": 0.01,
+            "on_event": Recorder(),
+            "stop_timeout": PATIENCE,
+            "handler_mode": "advanced",
+            **options,
+        }
+        made.append(QueueWorker(engine, handler, **options))
+        return made[-1], options["on_event"]
+
+    yield make
+    for worker in made:
+        worker.stop()
+
+
+def watched(database, **options):
+    """Return an engine and the list of its connections' numbers at the server."""
+    engine, numbers = database.create_engine(**options), []
+
+    @sa.event.listens_for(engine, "connect")
+    def note(connection, _record):
+        cursor = connection.cursor()
+        cursor.execute("SELECT pg_backend_pid()" if engine.dialect.name == "postgresql" else "SELECT connection_id()")
+        numbers.append(cursor.fetchone()[0])
+        cursor.close()
+        connection.rollback()
+
+    return engine, numbers
+
+
+def kill(engine, numbers):
+    """End connections, those that have ended already too."""
+    for number in numbers:
+        try:
+            end_session(engine, number)
+        except sa.exc.DBAPIError as error:
+            if "Unknown thread id" not in str(error):
+                raise
+
+
+def test_an_idle_worker_has_no_transaction_open(database, queue_engine, work):
+    """C029, kind "idle transactions": between polls no connection of the worker is in a transaction."""
+    database.require("server")
+    engine, numbers = watched(database)
+    worker, seen = work(lambda job: job.session, engine, worker_threads=2)
+    worker.start()
+    add(queue_engine)
+    seen.wait_for(events.JobSucceeded)
+    worker_is_idle = [transactions(queue_engine, numbers) for _ in range(30)]
+
+    assert len(numbers) >= 2
+    # A poll may be caught in its act, but no transaction stays.
+    assert worker_is_idle.count([]) >= 15
+
+
+def test_a_job_without_a_session_holds_no_transaction(database, queue_engine, work):
+    """C029, C027: while a handler runs that does not use `job.session`, no transaction is open for it."""
+    database.require("server")
+    begun, go = threading.Event(), threading.Event()
+    engine, numbers = watched(database)
+    worker, seen = work(lambda job: begun.set() or go.wait(PATIENCE), engine, polling_interval=3600)
+    add(queue_engine)
+    worker.start()
+    assert begun.wait(PATIENCE)
+
+    wait_until(lambda: not transactions(queue_engine, numbers), PATIENCE)
+    assert [] == transactions(queue_engine, numbers)
+    go.set()
+    seen.wait_for(events.JobSucceeded)
+
+
+def test_connections_killed_while_idle(database, queue_engine, work):
+    """C033 (a), C040: the next poll works, quietly, and no job or attempt is lost."""
+    database.require("server")
+    engine, numbers = watched(database)
+    worker, seen = work(lambda job: None, engine)
+    worker.start()
+    for _ in range(3):
+        job_id = add(queue_engine)
+        seen.wait_for(events.JobSucceeded, job_id=job_id)
+        kill(queue_engine, numbers)
+
+    job_id = add(queue_engine)
+    seen.wait_for(events.JobSucceeded, job_id=job_id)
+    assert worker.is_running
+    assert {("success", 1)} == {(row.status, row.attempts) for row in archived(queue_engine)}
+
+
+def test_connections_killed_under_load(database, queue_engine, work):
+    """C033: killed at random moments, every job ends up done once, its effects there exactly once, and the worker goes on."""
+    database.require("server")
+    Base.metadata.create_all(queue_engine)
+    engine, numbers = watched(database)
+    count = 60
+    for number in range(1, count + 1):
+        add(queue_engine, payload=number)
+
+    def handler(job):
+        job.session.add(User(id=job.payload, name="effect"))
+
+    worker, seen = work(handler, engine, worker_threads=3, lease=1.0)
+    worker.start()
+    for kills in range(5):
+        seen.wait_for(events.JobSucceeded, count=1 + 8 * kills)
+        kill(queue_engine, list(numbers))
+    wait_until(lambda: len(archived(queue_engine)) == count, 3 * PATIENCE)
+    worker.stop()
+
+    with Session(queue_engine) as session:
+        assert list(range(1, count + 1)) == sorted(session.scalars(sa.select(User.id)))
+    assert [] == queued(queue_engine)
+    assert {"success"} == {row.status for row in archived(queue_engine)}
+    assert worker.error is None
+
+
+def test_a_pool_of_one_connection(database, queue_engine, work):
+    """Slow but sure: with one connection for everything the worker says what it would need, and does all jobs."""
+    Base.metadata.create_all(queue_engine)
+    engine = database.create_engine(pool_size=1, max_overflow=0, pool_timeout=PATIENCE)
+    worker, seen = work(lambda job: job.session.add(User(id=job.payload, name="x")), engine, worker_threads=2)
+    for number in range(1, 7):
+        add(queue_engine, payload=number)
+    worker.start()
+    seen.wait_for(events.JobSucceeded, count=6)
+
+    assert [(5, 1)] == [(event.needed, event.available) for event in seen.of(events.PoolTooSmall)]
+    assert [] == worker.stop()
+    assert ["success"] * 6 == [row.status for row in archived(queue_engine)]
+    assert 0 == engine.pool.checkedout()
+
+
+def test_a_pool_of_one_connection_for_one_step(database, queue_engine):
+    """Also `process_next_job` needs no second connection, after its heartbeats have used the one there is, too."""
+    engine = database.create_engine(pool_size=1, max_overflow=0, pool_timeout=2)
+    job_id = add(queue_engine)
+
+    def lease_end():
+        return queued(queue_engine)[0].lease_until
+
+    def handler(job):
+        before = lease_end()
+        wait_until(lambda: lease_end() > before, PATIENCE)
+        job.session.execute(sa.select(1))
+
+    outcome = process_next_job(engine, handler, handler_mode="advanced", lease=0.6)
+
+    assert ("succeeded", job_id) == (outcome.status, outcome.job_id)
+    assert [None] == [row.crashes for row in archived(queue_engine)]
+
+
+def test_an_error_that_waiting_does_not_mend_stops_the_worker_loudly(queue_engine, work):
+    """C039: the worker stops, says why, and `run` raises the error; jobs that run are finished first."""
+    worker, seen = work(lambda job: None)
+    raised = queue.Queue()
+
+    def run():
+        try:
+            worker.run()
+        except sa.exc.DBAPIError as error:
+            raised.put(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    add(queue_engine)
+    seen.wait_for(events.JobSucceeded)
+    with queue_engine.begin() as connection:
+        name = connection.dialect.identifier_preparer.format_table(default_tables.job)
+        if connection.dialect.name != "postgresql":
+            name = default_tables.job.name
+        connection.exec_driver_sql(f"ALTER TABLE {name} RENAME COLUMN lease_until TO renamed")
+    error = raised.get(timeout=PATIENCE)
+    thread.join(PATIENCE)
+
+    assert "lease_until" in str(error)
+    assert error is worker.error
+    assert not worker.is_running
+    assert 1 == len(seen.of(events.WorkerFailed))
+    assert 1 == len(seen.of(events.WorkerStopped))
+
+
+def test_tables_that_vanish_are_waited_for(queue_engine, work):
+    """Tables dropped under a running worker are a back-off; when they are there again, it goes on."""
+    worker, seen = work(lambda job: None)
+    worker.start()
+    seen.wait_for(events.WorkerStarted)
+    drop_all(queue_engine)
+    seen.wait_for(events.TransientErrorMet, activity="claiming jobs")
+    create_all(queue_engine)
+    add(queue_engine)
+    seen.wait_for(events.JobSucceeded)
+
+    assert worker.is_running
+
+
+def test_heartbeats_keep_a_long_job(queue_engine, work):
+    """C014, kind "lease shorter than job": a job of ten leases runs once, though another worker polls all the time."""
+    tables = clocked_tables(clock := ManualClock(START))
+    lease, ran = 0.3, queue.Queue()
+    add(queue_engine, tables=tables)
+
+    def lease_until():
+        return queued(queue_engine, tables)[0].lease_until
+
+    def handler(job):
+        ran.put(job)
+        for _ in range(12):
+            now = clock.tick(lease * 0.9)
+            wait_until(lambda now=now: lease_until() >= now + dt.timedelta(seconds=lease), PATIENCE)
+
+    worker, seen = work(handler, tables=tables, lease=lease)
+    other, _ = work(ran.put, tables=tables, on_event=seen)
+    worker.start()
+    wait_until(lambda: not ran.empty(), PATIENCE)
+    other.start()
+    seen.wait_for(events.JobSucceeded)
+
+    (row,) = archived(queue_engine, tables)
+    assert 1 == ran.qsize()
+    assert ("success", 1, None) == (row.status, row.attempts, row.crashes)
+    assert [] == seen.of(events.JobLeaseLost)
+
+
+def test_a_lost_lease_asks_the_handler_to_stop(queue_engine, work):
+    """The heartbeat finds out that the job is another's: `stopping` is set, `wait` returns True, the late finish is refused."""
+    begun, found = threading.Event(), queue.Queue()
+
+    def handler(job):
+        begun.set()
+        found.put((job.wait(PATIENCE), job.stopping))
+
+    worker, seen = work(handler, lease=0.5)
+    job_id = add(queue_engine)
+    worker.start()
+    assert begun.wait(PATIENCE)
+    steal(queue_engine, job_id)
+
+    assert (True, True) == found.get(timeout=PATIENCE)
+    seen.wait_for(events.JobLeaseLost, job_id=job_id, handler_finished=False)
+    seen.wait_for(events.JobLeaseLost, job_id=job_id, handler_finished=True)
+    assert [("thief", 1, 1)] == [(row.claimed_by, row.attempts, row.crashes) for row in queued(queue_engine)]
+    assert [] == archived(queue_engine)
+
+
+def steal(engine, job_id):
+    """Let the lease lapse and claim the job before a heartbeat mends it."""
+
+    def try_once():
+        lapse(engine, job_id)
+        return claim(engine, "thief")
+
+    (stolen,) = wait_until(try_once, PATIENCE)
+    assert job_id == stolen.job_id
+
+
+def test_a_job_whose_lease_was_lost_is_still_told_as_running(queue_engine, work):
+    """C102: `stop` names a handler that has not returned, although the job is another's by now."""
+    begun, go = threading.Event(), threading.Event()
+    worker, seen = work(lambda job: begun.set() or go.wait(PATIENCE), lease=0.5)
+    job_id = add(queue_engine)
+    worker.start()
+    assert begun.wait(PATIENCE)
+    steal(queue_engine, job_id)
+    seen.wait_for(events.JobLeaseLost, job_id=job_id)
+
+    left = worker.stop(0)
+    go.set()
+
+    assert [job_id] == [job.job_id for job in left]
+    assert worker.join(PATIENCE)
+
+
+def test_a_handler_that_blocks_its_own_row(database, queue_engine, work):
+    """C031: a handler that locks its own job's row on another connection holds up its heartbeat, but no other job."""
+    database.require("row_locks")
+    begun, go = threading.Event(), threading.Event()
+    table = default_tables.job
+
+    def handler(job):
+        if job.payload == "lock":
+            with queue_engine.begin() as connection:
+                connection.execute(sa.select(table.c.job_id).where(table.c.job_id == job.job_id).with_for_update())
+                begun.set()
+                assert go.wait(PATIENCE)
+
+    worker, seen = work(handler, worker_threads=2)
+    locked = add(queue_engine, payload="lock")
+    worker.start()
+    assert begun.wait(PATIENCE)
+    other = add(queue_engine)
+    seen.wait_for(events.JobSucceeded, job_id=other)
+    go.set()
+    seen.wait_for(events.JobSucceeded, job_id=locked)
+
+
+def test_a_row_locked_from_outside_holds_up_only_its_own_job(database, queue_engine, work):
+    """C031: an outcome that waits for somebody's lock waits alone: other outcomes are recorded meanwhile."""
+    database.require("row_locks")
+    ran = threading.Event()
+    table = default_tables.job
+    locker = queue_engine.connect()
+
+    def handler(job):
+        if job.payload == "locked":
+            locker.execute(sa.select(table.c.job_id).where(table.c.job_id == job.job_id).with_for_update())
+            ran.set()
+
+    worker, seen = work(handler)
+    locked = add(queue_engine, payload="locked")
+    worker.start()
+    assert ran.wait(PATIENCE)
+    others = [add(queue_engine) for _ in range(3)]
+    for job_id in others:
+        seen.wait_for(events.JobSucceeded, job_id=job_id)
+    assert [] == seen.of(events.JobSucceeded, job_id=locked)
+    locker.close()
+    seen.wait_for(events.JobSucceeded, job_id=locked)
+
+    assert {("success", 1, None)} == {(row.status, row.attempts, row.crashes) for row in archived(queue_engine)}
+
+
+def test_session_id_is_the_servers(database, queue_engine):
+    """The helper that kills connections kills the right one."""
+    database.require("server")
+    with queue_engine.connect() as connection:
+        number = session_id(connection)
+        end_session(queue_engine, number)
+        with pytest.raises(sa.exc.DBAPIError):
+            connection.execute(sa.select(1))
