@@ -155,7 +155,8 @@ class JobMixin(_Columns):
             queue: Which worker runs it; 1 to 255 characters, matched exactly.
             process_at: When it is due, an aware datetime; a past one means now. Default: now.
             process_in: Alternatively, how long after the enqueueing: timedelta or seconds; a negative one means now.
-                If both are given, `process_at` wins.
+                If both are given, `process_at` wins. It is no column: `session.merge` and the bulk methods do not copy it,
+                give `process_at` there.
             job_id: An id of one's own instead of the strategy's.
 
         Raises:

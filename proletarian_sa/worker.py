@@ -273,7 +273,7 @@ class _Run:
         self._held_back: dict[uuid.UUID, Held] = {}  # claimed again while an earlier run of ours has not returned
         self._unrecorded = 0  # outcomes on their way into the database
         self._pace = _Pace(threads)
-        self._moved = time.monotonic()  # when a handler last took a job
+        self._moved = time.monotonic()  # since when no handler has taken a job that waits
         self._stopping = threading.Event()
         self.stopped = threading.Event()
         self.error: BaseException | None = None
@@ -421,6 +421,8 @@ class _Run:
             self._heartbeats.beat()  # before a job of ours that seems to have lapsed is taken for somebody else's
         sent_at = time.monotonic()
         claimed = claim(self._runtime, own, limit=limit)
+        if self._inbox.empty():  # they begin to wait now; the handlers may have been idle for long
+            self._moved = time.monotonic()
         for held in self._heartbeats.add(claimed, sent_at):
             earlier = self._take(held)
             if earlier is not None:
@@ -437,6 +439,8 @@ class _Run:
         with self._room:
             earlier = self._active.get(job_id)
             if earlier is None:
+                if self._inbox.empty():
+                    self._moved = time.monotonic()  # until now there was nothing to take
                 self._active[job_id] = held
                 self._inbox.put(held)
             else:

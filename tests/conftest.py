@@ -1,7 +1,8 @@
 """Fixtures that every test may ask for: a new database on each kind of server, and engines on it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -72,3 +73,22 @@ def queue_engine(engine: sa.Engine) -> sa.Engine:
 
     proletarian_sa.create_all(engine)
     return engine
+
+
+@pytest.fixture
+def work(queue_engine: sa.Engine) -> Iterator[Callable[..., Any]]:
+    """Return what makes a worker that polls often, and the recorder of its events; all are stopped after the test."""
+    from proletarian_sa import QueueWorker  # noqa: PLC0415 - see above
+    from tests.observing import PATIENCE, Recorder  # noqa: PLC0415 - see above
+
+    made: list[QueueWorker] = []
+
+    def make(handler: Any, engine: sa.Engine = queue_engine, **options: Any) -> tuple[QueueWorker, Any]:
+        defaults = {"polling_interval": 0.01, "on_event": Recorder(), "stop_timeout": PATIENCE, "handler_mode": "advanced"}
+        options = defaults | options
+        made.append(QueueWorker(engine, handler, **options))
+        return made[-1], options["on_event"]
+
+    yield make
+    for worker in made:
+        worker.stop()

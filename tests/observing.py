@@ -1,6 +1,7 @@
 """Watch a worker by its events, and bring about what the database does to it."""
 
 import datetime as dt
+import queue
 import threading
 import time
 import uuid
@@ -49,8 +50,20 @@ class Recorder:
         with self._news:
             while len(found := self.of(kind, **facts)) < count:
                 if not self._news.wait(max(0.0, deadline - time.monotonic())):
-                    raise AssertionError(f"no {kind.__name__} within {timeout} s; there were {self.names()}")
+                    raise AssertionError(f"no {kind.__name__} within {timeout} s; the last were {self.names()[-30:]}")
         return found[count - 1]
+
+
+class Gate:
+    """A handler that says that it has begun, and waits until it may return."""
+
+    def __init__(self):
+        self.begun = queue.Queue()
+        self.open = threading.Event()
+
+    def __call__(self, job):
+        self.begun.put(job)
+        assert self.open.wait(PATIENCE)
 
 
 def add(engine: sa.Engine, job_type: str = "work", payload: Any = None, **options: Any) -> uuid.UUID:

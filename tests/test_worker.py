@@ -9,37 +9,10 @@ import threading
 import pytest
 import sqlalchemy as sa
 
-from proletarian_sa import JobInterrupted, JobRegistry, QueueWorker, TablesMissing, default_tables, enqueue_many, events
+from proletarian_sa import JobRegistry, QueueWorker, TablesMissing, default_tables, enqueue_many, events
 from tests.helpers import wait_until
-from tests.observing import PATIENCE, Recorder, add
+from tests.observing import PATIENCE, Gate, Recorder, add
 from tests.queue_contents import archived, queued
-
-
-@pytest.fixture
-def work(queue_engine):
-    """Make workers that poll often, tell a recorder, and are stopped after the test."""
-    made = []
-
-    def make(handler, engine=queue_engine, **options):
-        options = {"polling_interval": 0.01, "on_event": Recorder(), "stop_timeout": PATIENCE, **options}
-        made.append(QueueWorker(engine, handler, **options))
-        return made[-1], options["on_event"]
-
-    yield make
-    for worker in made:
-        worker.stop()
-
-
-class Gate:
-    """A handler that says that it has begun, and waits until it may return."""
-
-    def __init__(self):
-        self.begun = queue.Queue()
-        self.open = threading.Event()
-
-    def __call__(self, job):
-        self.begun.put(job)
-        assert self.open.wait(PATIENCE)
 
 
 def worker_threads():
@@ -144,7 +117,7 @@ def test_run_returns_when_it_is_stopped(queue_engine, work):
 def test_handlers_run_at_the_same_time(queue_engine, work):
     """As many jobs run at once as there are threads, and not one more."""
     gate = Gate()
-    worker, seen = work(gate, worker_threads=3, handler_mode="advanced")
+    worker, seen = work(gate, worker_threads=3)
     for _ in range(5):
         add(queue_engine)
     worker.start()
@@ -163,136 +136,12 @@ def test_every_job_runs_once(queue_engine, work):
     with queue_engine.begin() as connection:
         enqueue_many(connection, [{"job_type": "work", "payload": number} for number in range(60)])
     for _ in range(2):
-        worker, _ = work(lambda _type, payload: ran.put(payload), worker_threads=2, on_event=seen)
+        worker, _ = work(lambda job: ran.put(job.payload), worker_threads=2, on_event=seen)
         worker.start()
     seen.wait_for(events.JobSucceeded, count=60)
 
     assert list(range(60)) == sorted(ran.get_nowait() for _ in range(ran.qsize()))
     assert {("success", 1, None)} == {(row.status, row.attempts, row.crashes) for row in archived(queue_engine)}
-
-
-def test_a_handler_is_asked_to_stop(queue_engine, work):
-    """`stop` makes `job.wait` return True and sets `job.stopping`; `JobInterrupted` then gives the attempt back, due at once."""
-    begun, waited = threading.Event(), []
-
-    def handler(job):
-        begun.set()
-        waited.append((job.stopping, job.wait(PATIENCE), job.stopping))
-        raise JobInterrupted
-
-    worker, seen = work(handler, handler_mode="advanced")
-    add(queue_engine)
-    worker.start()
-    assert begun.wait(PATIENCE)
-
-    assert [] == worker.stop()
-    (row,) = queued(queue_engine)
-    assert [(False, True, True)] == waited
-    assert (0, None, None, None) == (row.attempts, row.claimed_by, row.lease_until, row.last_error)
-    assert row.process_at <= row.enqueued_at
-    assert 1 == len(seen.of(events.JobReleased))
-
-
-def test_a_handler_that_returns_in_time_is_recorded(queue_engine, work):
-    """A handler that ends its work after the stop was asked for is done, or has failed, as usual."""
-    for error, status in ((None, "success"), (ValueError, "failure")):
-        begun = threading.Event()
-
-        def handler(job, begun=begun, error=error):
-            begun.set()
-            job.wait(PATIENCE)
-            if error:
-                raise error
-
-        worker, _ = work(handler, handler_mode="advanced")
-        job_id = add(queue_engine)
-        worker.start()
-        assert begun.wait(PATIENCE)
-        assert [] == worker.stop()
-        assert [status] == [row.status for row in archived(queue_engine) if row.job_id == job_id]
-
-
-def test_stop_returns_the_jobs_that_are_still_running(queue_engine, work):
-    """C102: after its timeout `stop` returns them, without an error; they stay owned, and are recorded when they return."""
-    gate = Gate()
-    worker, seen = work(gate, worker_threads=2, handler_mode="advanced")
-    ids = {add(queue_engine) for _ in range(2)}
-    worker.start()
-    running = {gate.begun.get(timeout=PATIENCE) for _ in range(2)}
-
-    left = worker.stop(0.05)
-
-    assert running == set(left)
-    assert ids == {job.job_id for job in left}
-    assert worker.is_running
-    assert {1} == {row.attempts for row in queued(queue_engine)}
-    assert None not in {row.claimed_by for row in queued(queue_engine)}
-    gate.open.set()
-    assert worker.join(PATIENCE)
-    assert ["success", "success"] == [row.status for row in archived(queue_engine)]
-    assert [0, 2] == sorted(event.running for event in seen.of(events.WorkerStopped))
-
-
-def test_a_worker_that_is_stopping_takes_no_more_jobs(queue_engine, work):
-    """Once stop is asked for, no other job begins, not even one that was taken ahead; those are put back as they were."""
-    gate, quick = Gate(), threading.Event()
-
-    def handler(job):
-        if job.payload == "gate":
-            gate(job)
-        quick.set()
-
-    worker, seen = work(handler, handler_mode="advanced")
-    for _ in range(30):  # quick ones, so that the worker takes jobs ahead
-        add(queue_engine)
-    add(queue_engine, payload="gate")
-    for _ in range(30):
-        add(queue_engine)
-    worker.start()
-    gate.begun.get(timeout=PATIENCE)
-    worker.stop(0)
-    gate.open.set()
-    assert worker.join(PATIENCE)
-
-    assert 31 == len(archived(queue_engine))
-    assert {(0, None, None, None)} == {(row.attempts, row.claimed_by, row.lease_until, row.crashes) for row in queued(queue_engine)}
-    assert 30 == len(queued(queue_engine))
-    assert 31 == len(seen.of(events.JobStarted))
-
-
-def test_a_handler_may_stop_its_worker(queue_engine, work):
-    """`stop` from inside a handler does not wait for the handler that calls it, and the job is recorded."""
-    left = queue.Queue()
-    worker, seen = work(lambda job: left.put(worker.stop()), handler_mode="advanced")
-    job_id = add(queue_engine)
-    worker.start()
-    seen.wait_for(events.WorkerStopped, running=0)
-
-    assert [job_id] == [job.job_id for job in left.get(timeout=PATIENCE)]
-    assert ["success"] == [row.status for row in archived(queue_engine)]
-
-
-@pytest.mark.parametrize(
-    "kind", [events.WorkerStarted, events.JobsClaimed, events.JobStarted, events.JobSucceeded, events.WorkerStopping]
-)
-def test_a_sink_may_stop_its_worker(queue_engine, work, kind):
-    """`stop` from inside a sink, at whichever event, ends the worker without waiting for itself, and loses no job."""
-    seen = Recorder()
-
-    def sink(event):
-        seen(event)
-        if isinstance(event, kind):
-            worker.stop()
-
-    worker, _ = work(lambda *_: None, on_event=sink)
-    add(queue_engine)
-    worker.start()
-    if kind is events.WorkerStopping:
-        worker.stop()
-    assert worker.join(PATIENCE)
-
-    assert 1 == len(queued(queue_engine)) + len(archived(queue_engine))
-    assert [None] * len(queued(queue_engine)) == [row.claimed_by for row in queued(queue_engine)]
 
 
 class Refused(BaseException):
@@ -340,7 +189,7 @@ def test_context_variables_do_not_leak(queue_engine, work):
     """C112, kind "context leaks": each job sees the defaults, not what the job before set, nor what the starter had set."""
     found = queue.Queue()
 
-    def handler(_job_type, _payload):
+    def handler(_job):
         found.put((TENANT.get(), decimal.getcontext().prec))
         TENANT.set("a job")
         decimal.getcontext().prec = 3
@@ -362,9 +211,9 @@ def test_any_exception_of_a_handler_leaves_the_threads_alive(queue_engine, work)
     """C085: SystemExit and its like are failed attempts in a worker too; its one thread goes on."""
     exceptions = [SystemExit(0), KeyboardInterrupt(), GeneratorExit(), MemoryError(), RecursionError(), Refused(), StopIteration()]
 
-    def handler(_job_type, number):
-        if number < len(exceptions):
-            raise exceptions[number]
+    def handler(job):
+        if job.payload < len(exceptions):
+            raise exceptions[job.payload]
 
     worker, seen = work(handler)
     for number in range(len(exceptions) + 1):
@@ -433,7 +282,7 @@ def test_options_can_be_replaced(queue_engine, work):
 def test_rows_deleted_or_changed_from_outside_stop_nobody(queue_engine, work):
     """C031: a job deleted while it runs is an event, and the worker goes on with the next."""
     gate = Gate()
-    worker, seen = work(gate, handler_mode="advanced")
+    worker, seen = work(gate)
     job_id = add(queue_engine)
     worker.start()
     gate.begun.get(timeout=PATIENCE)
