@@ -9,6 +9,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from proletarian_sa.errors import LeaseLost, SessionNotYours, TransactionLost
+from proletarian_sa.own_connection import past_stale
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,16 +53,20 @@ class HandlerTransaction:
         self._job = job
         self._errors: list[exc.StatementError] = []
         self.session = _new_session(runtime)
+        past_stale(self._open, runtime.engine.dialect)
+        for method, instead in _ENDS.items():
+            setattr(self.session, method, _refuse(method, instead))
+
+    def _open(self) -> None:
+        self._errors.clear()
         try:
             self.connection = self._begin()
-            if not runtime.statements.begin_owned(self.connection, job):
-                raise LeaseLost(f"The job {job.job_id} no longer belongs to this worker: its lease has lapsed.")
+            if not self._runtime.statements.begin_owned(self.connection, self._job):
+                raise LeaseLost(f"The job {self._job.job_id} no longer belongs to this worker: its lease has lapsed.")
             self._savepoint: NestedTransaction = self.connection.begin_nested()
         except BaseException:
             self.session.close()
             raise
-        for method, instead in _ENDS.items():
-            setattr(self.session, method, _refuse(method, instead))
 
     def _begin(self) -> Connection:
         if not self.session.in_transaction():

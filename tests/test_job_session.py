@@ -230,12 +230,22 @@ def test_deferred_constraints_speak_before_the_completion(database, app_engine):
         job.session.execute(sa.text("INSERT INTO pet VALUES (1, 3)"))
         job.session.add(User(id=3, name="owner"))
 
-    bad = run(engine, orphan)
-    good = run(engine, adopted)
+    committed = []
+
+    class Watched(Session):
+        def commit(self):
+            committed.append(1)
+            super().commit()
+
+    bad = run(engine, orphan, session_factory=lambda: Watched(engine))
+    refused_at_commit = bool(committed)
+    good = run(engine, adopted, session_factory=lambda: Watched(engine))
 
     assert ("failed", "succeeded") == (bad.status, good.status)
     assert isinstance(bad.exception, exc.IntegrityError)
     assert ["failure", "success"] == [row.status for row in archived(engine)]
+    # Where constraints can be asked, that is done before the job is archived and the application's hooks run.
+    assert refused_at_commit == (engine.dialect.name == "sqlite")
     assert ["owner"] == names(engine)
 
 

@@ -210,7 +210,8 @@ class KilledBeforeCommit(Session):
     """C033 (d): the connection is killed between the archiving and the COMMIT."""
 
     def commit(self):
-        end_session(self.get_bind(), session_id(self.connection()))
+        number = session_id(self.connection())
+        sa.event.listen(self.connection(), "commit", lambda _connection: end_session(self.get_bind(), number))
         super().commit()
 
 

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from proletarian_sa import create_all, default_tables, drop_all, events, process_next_job
 from tests.helpers import wait_until
-from tests.observing import PATIENCE, add, end_session, session_id, transactions
+from tests.observing import PATIENCE, Recorder, add, end_session, session_id, transactions
 from tests.queue_contents import Base, User, archived, queued
 
 START = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
@@ -203,3 +203,57 @@ def test_session_id_is_the_servers(database, queue_engine):
         end_session(queue_engine, number)
         with pytest.raises(sa.exc.DBAPIError):
             connection.execute(sa.select(1))
+
+
+def make_stale(engine, numbers, count=4):
+    """Leave connections in the pool that the server has ended."""
+    connections = [engine.connect() for _ in range(count)]
+    for connection in connections:
+        connection.close()
+    kill(sa.create_engine(engine.url, poolclass=sa.NullPool), numbers)
+
+
+def test_stale_connections_in_the_pool_cost_no_attempt(database, queue_engine):
+    """C040, kind "stale pooled connections": `job.session` and the finish get past what the server has ended meanwhile, quietly."""
+    database.require("server")
+    seen = Recorder()
+    engine, numbers = watched(database)
+    add(queue_engine)
+
+    def handler(job):
+        make_stale(engine, numbers)
+        assert 1 == job.session.scalar(sa.select(1))
+
+    outcome = process_next_job(engine, handler, handler_mode="advanced", on_event=seen)
+
+    assert ("succeeded", 1) == (outcome.status, outcome.attempts)
+    assert ["JobsClaimed", "JobStarted", "JobSucceeded"] == seen.names()
+
+
+def test_a_worker_starts_on_stale_connections(database, queue_engine, work):
+    """C040: a worker that starts on a pool whose connections the server has ended works all the same."""
+    database.require("server")
+    engine, numbers = watched(database)
+    make_stale(engine, numbers)
+    worker, seen = work(lambda job: job.session, engine)
+    add(queue_engine)
+    worker.start()
+    seen.wait_for(events.JobSucceeded)
+
+    assert worker.is_running
+    assert [] == seen.of(events.JobTransactionDied) + seen.of(events.JobAttemptFailed)
+
+
+def test_one_step_on_stale_connections_raises_an_error_of_sqlalchemy(database, queue_engine):
+    """C040: `process_next_job` gets past them, or raises SQLAlchemy's error without having touched a job."""
+    database.require("server")
+    engine, numbers = watched(database)
+    make_stale(engine, numbers)
+    add(queue_engine)
+    try:
+        outcome = process_next_job(engine, lambda job: job.session, handler_mode="advanced")
+    except sa.exc.DBAPIError:
+        assert [(0, None)] == [(row.attempts, row.claimed_by) for row in queued(queue_engine)]
+        outcome = process_next_job(engine, lambda job: job.session, handler_mode="advanced")
+
+    assert ("succeeded", 1) == (outcome.status, outcome.attempts)

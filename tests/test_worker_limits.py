@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from proletarian_sa import ManualClock, QueueWorker, default_tables, enqueue_many, events
-from proletarian_sa.worker import FINISH_BATCH
+from proletarian_sa.crew import FINISH_BATCH
 from tests.helpers import wait_until
 from tests.observing import PATIENCE, Recorder, add, clocked_tables
 
@@ -64,7 +64,7 @@ def test_outcomes_that_cannot_be_stored_are_bounded(database: Any, queue_engine:
     with queue_engine.connect() as locker:
         lock_archive(locker)
         worker, seen = start(lambda job: None, worker_threads=2)
-        wait_until(lambda: worker._run._unrecorded >= FINISH_BATCH, PATIENCE)
+        wait_until(lambda: worker._crew._unrecorded >= FINISH_BATCH, PATIENCE)
         begun = len(seen.of(events.JobStarted))
         if locker.dialect.name != "postgresql":
             locker.exec_driver_sql("UNLOCK TABLES")

@@ -250,48 +250,7 @@ class Statements:
 
         **Transaction:** locks, copies and deletes the rows that are owned.
         """
-        return [self._archive_one(connection, finish) for finish in finishes]
-
-    def _build_archive(self) -> None:
-        """Build the archiving of a single job in two statements, for databases that cannot do it in one."""
-        columns = self._archived_columns()
-        owned = sa.select(*columns.values()).where(self._fence)
-        if self.row_locks:  # at READ COMMITTED the copying would read without a lock
-            owned = owned.with_for_update()
-        self._copy = sa.insert(self.archived_job).from_select(list(columns), owned)
-        self._delete = sa.delete(self.job).where(self._fence)
-        self._forget = sa.delete(self.archived_job).where(self.archived_job.c.job_id == sa.bindparam("id"))
-
-    def _archived_columns(self) -> dict[str, sa.ColumnElement[Any]]:
-        columns = self.job.c
-        copied: dict[str, sa.ColumnElement[Any]] = {
-            column.name: columns[column.name] for column in self.archived_job.c if column.name in columns
-        }
-        last_error = sa.bindparam("error", type_=self.archived_job.c.last_error.type)
-        return copied | {
-            "status": sa.bindparam("outcome", type_=sa.String()),
-            "finished_at": self._clock(current_time()),
-            "last_error": sa.func.coalesce(last_error, columns.last_error),
-        }
-
-    def _archive_one(self, connection: Connection, finish: Finish) -> Archived:
-        values = {
-            **self._key(finish.job),
-            **self.times(),
-            "outcome": finish.status,
-            "error": finish.last_error,
-        }
-        done = Archived.DONE
-        try:
-            copied = connection.execute(self._copy, values).rowcount
-        except exc.IntegrityError:
-            connection.execute(self._forget, {"id": finish.job.job_id})
-            copied = connection.execute(self._copy, values).rowcount
-            done = Archived.REPLACED
-        if copied == 0:
-            return Archived.LOST
-        connection.execute(self._delete, self._key(finish.job))
-        return done
+        raise NotImplementedError
 
     def retry(self, connection: Connection, job: ClaimedJob, *, delay: dt.timedelta, error: str) -> bool:
         """Put the job back, due after `delay` (at least 0), with its error; return whether it was still owned.

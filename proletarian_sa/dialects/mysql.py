@@ -9,7 +9,8 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 from sqlalchemy.ext.compiler import compiles
 
-from proletarian_sa.dialects.base import MOST_COUNTED, Statements, dotted
+from proletarian_sa.dialects.base import MOST_COUNTED, dotted
+from proletarian_sa.dialects.two_steps import TwoStepArchive
 from proletarian_sa.types import MYSQL_FAMILY, as_utc, current_time, later, latest, statement_time
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ NO_SUCH_TABLE = frozenset({1146, 1049})
 NO_SUCH_SAVEPOINT = 1305
 
 
-class MySQLStatements(Statements):
+class MySQLStatements(TwoStepArchive):
     """SELECT … FOR UPDATE SKIP LOCKED, then UPDATE by primary key; there is no UPDATE … RETURNING.
 
     Every index is forced: where a table is small the optimizer prefers to scan it, and would lock all of its rows.

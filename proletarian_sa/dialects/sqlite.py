@@ -9,7 +9,8 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 from sqlalchemy.ext.compiler import compiles
 
-from proletarian_sa.dialects.base import Statements, dotted
+from proletarian_sa.dialects.base import dotted
+from proletarian_sa.dialects.two_steps import TwoStepArchive
 from proletarian_sa.types import UTCDateTime, as_utc, current_time, later, latest, statement_time
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ BUSY, LOCKED, READONLY, IOERR, FULL, CANTOPEN = 5, 6, 8, 10, 13, 14  # primary r
 TRANSIENT = frozenset({BUSY, LOCKED, READONLY, IOERR, FULL, CANTOPEN})
 
 
-class SQLiteStatements(Statements):
+class SQLiteStatements(TwoStepArchive):
     """UPDATE … RETURNING, and the process's own clock, because SQLite's has only milliseconds."""
 
     row_locks = False

@@ -51,7 +51,7 @@ def make_worker() -> QueueWorker:
 def make_jobs(url: str) -> JobRegistry:
     """Build the handlers, with an engine of their own for the rows that tell of each run."""
     jobs = JobRegistry()
-    marks = sa.create_engine(url, isolation_level="AUTOCOMMIT", pool_size=THREADS)
+    marks = tables.patient_engine(url, isolation_level="AUTOCOMMIT", pool_size=THREADS)
 
     @jobs.handler("work")
     def work(payload: dict[str, Any], job: RunningJob) -> None:

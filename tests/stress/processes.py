@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PATIENCE = 50.0
-"""Seconds that one stress test may take on a busy machine."""
+PATIENCE = 150.0
+"""Seconds that one stress test may take on a very busy machine; on an idle one of two cores it is ten to twenty."""
 
 
 @contextmanager

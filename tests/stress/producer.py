@@ -55,7 +55,7 @@ def add(session: Session, number: int) -> str:
 
 def main(url: str, jobs: str, ids: str) -> None:
     """Produce in several threads, and write the ids of the jobs committed to a file."""
-    engine = sa.create_engine(url)
+    engine = tables.patient_engine(url)
     with ThreadPoolExecutor(THREADS) as pool:
         committed = [job_id for some in pool.map(lambda jobs: produce(engine, jobs), split(int(jobs))) for job_id in some]
     Path(ids).write_text(json.dumps(committed))

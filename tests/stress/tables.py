@@ -1,5 +1,7 @@
 """Where jobs of the stress tests leave their marks; nothing here is unique, so that whatever happens twice shows."""
 
+from typing import Any
+
 import sqlalchemy as sa
 
 metadata = sa.MetaData()
@@ -17,3 +19,14 @@ effects = _table("stress_effects", sa.Column("job_id", sa.String(36), nullable=F
 
 signups = _table("stress_signups", sa.Column("jobs", sa.Integer, nullable=False))
 """One row a transaction of a producer: the business that enqueues jobs."""
+
+
+def patient_engine(url: str, **options: Any) -> sa.Engine:
+    """Create an engine of the application's, with the server's own isolation.
+
+    On SQLite it waits for its turn for as long as a busy machine may need: writers there do not queue up, so some wait long. A
+    transaction that turns from reader to writer is refused all the same.
+    """
+    if sa.make_url(url).get_backend_name() == "sqlite":
+        options["connect_args"] = {"timeout": 100}
+    return sa.create_engine(url, **options)

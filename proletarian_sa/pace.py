@@ -1,0 +1,27 @@
+"""How far ahead of its handlers a worker takes jobs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+
+class Pace:
+    """How many jobs to take ahead of the handlers: as many as they run in a twentieth of a second, none while that is unknown.
+
+    Long jobs are thus never hoarded by a worker that cannot run them yet.
+    """
+
+    AHEAD: Final = 0.05  # seconds of work
+    MOST: Final = 200  # jobs
+    MEMORY: Final = 0.05  # weight of the newest duration
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._mean: float | None = None
+        self.ahead = 0
+
+    def ran(self, seconds: float) -> None:
+        """Take note of a job's duration."""
+        mean = seconds if self._mean is None else self._mean + self.MEMORY * (seconds - self._mean)
+        self._mean = max(mean, seconds) if seconds > self.AHEAD else mean
+        self.ahead = min(int(self._threads * self.AHEAD / max(self._mean, 1e-6)), self.MOST)
