@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from proletarian_sa import QueueWorker, enqueue
+from proletarian_sa import QueueWorker, enqueue_many
 from tests.helpers import wait_until
 from tests.observing import PATIENCE, Recorder
 from tests.queue_contents import archived, queued
@@ -38,7 +38,7 @@ def test_killed_worker(database: Database, queue_engine: sa.Engine, tmp_path: Pa
     rescuer = QueueWorker(database.create_engine(), rescuers_jobs, polling_interval=0.02, lease=LEASE, on_event=recorder)
     with python("-m", "tests.stress.victim", *arguments, output=tmp_path / "output") as victim:
         wait_until(lambda: len(archived(queue_engine)) == WARM_UP, timeout=PATIENCE, pause=0.05)
-        killer, *ahead = add(queue_engine, [KILLER] + ["work"] * AHEAD)
+        killer, *ahead = add(queue_engine, [KILLER] + ["work"] * AHEAD, due_in=0.3)
         wait_until(sign.exists, timeout=PATIENCE)
         with rescuer:
             os.kill(victim.pid, signal.SIGKILL)
@@ -65,10 +65,14 @@ def test_killed_worker(database: Database, queue_engine: sa.Engine, tmp_path: Pa
     assert max(first_run[job_id] for job_id in after) < last_run[killer]
 
 
-def add(engine: sa.Engine, job_types: list[str]) -> list[uuid.UUID]:
-    """Enqueue jobs in one transaction, due in this order."""
+def add(engine: sa.Engine, job_types: list[str], due_in: float = 0) -> list[uuid.UUID]:
+    """Enqueue jobs in one transaction, due in this order, a microsecond apart.
+
+    `due_in` (seconds): a claim that meets the commit may see some of its rows and skip others, whose locks InnoDB has not released
+    yet; jobs that become due after the commit are seen together.
+    """
     with engine.begin() as connection:
-        return [enqueue(connection, job_type) for job_type in job_types]
+        return enqueue_many(connection, [{"job_type": job_type, "process_in": due_in} for job_type in job_types])
 
 
 def marks(engine: sa.Engine, table: sa.Table) -> list[uuid.UUID]:
