@@ -279,3 +279,4 @@ def test_other_databases_are_refused_by_name(function: Any):
     engine.dialect.name = "oracle"
     with engine.connect() as connection, pytest.raises(DatabaseNotSupported, match="MySQL, MariaDB and SQLite, not on 'oracle'"):
         function(connection, argument)
+    engine.dispose()
