@@ -65,6 +65,7 @@ def catalogue(engine: Engine, tables: JobTables) -> dict[str, Any]:
     found: dict[str, Any] = {}
     with engine.connect() as connection:
         inspector = sa.inspect(connection)
+        mysql_family = connection.dialect.name in ("mysql", "mariadb")  # older SQLAlchemy knows no table options elsewhere
         for table in (tables.job, tables.archived_job):
             schema = schema_names.effective_schema(connection, table.schema)
             found[table.name] = {
@@ -82,7 +83,7 @@ def catalogue(engine: Engine, tables: JobTables) -> dict[str, Any]:
                     )
                     for index in sorted(inspector.get_indexes(table.name, schema), key=lambda one: str(one["name"]))
                 ],
-                "options": inspector.get_table_options(table.name, schema),
+                "options": inspector.get_table_options(table.name, schema) if mysql_family else {},
             }
     return found
 
