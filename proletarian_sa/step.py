@@ -93,9 +93,9 @@ def process_next_job(
         claimed = _claim_or_explain(runtime, own)
         if not claimed:
             return None
-        heartbeats = Heartbeats(runtime, keep_connection=False)  # likewise
+        own.close()  # the handler may need the pool's only connection; likewise nothing is kept below
+        heartbeats = Heartbeats(runtime, keep_connection=False)
         (held,) = heartbeats.add(claimed, sent_at)
-        own.close()  # the handler may need the pool's only connection
         recorder = Recorder(runtime, keep_connection=False)
         heartbeats.start()
         try:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from tests.queue_contents import Base
 from tests.servers import KINDS, ServerFailedError, ServerMissingError, Servers
 from tests.servers.administrator import Administrator
 from tests.servers.database import Database, new_database, new_file
@@ -92,3 +93,10 @@ def work(queue_engine: sa.Engine) -> Iterator[Callable[..., Any]]:
     yield make
     for worker in made:
         worker.stop()
+
+
+@pytest.fixture
+def app_engine(queue_engine: sa.Engine) -> sa.Engine:
+    """Return an engine on a database with the application's tables beside the queue's."""
+    Base.metadata.create_all(queue_engine)
+    return queue_engine

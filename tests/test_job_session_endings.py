@@ -6,14 +6,7 @@ from sqlalchemy.orm import Session
 
 from proletarian_sa import RetryStrategy, SessionNotYours, TransactionLost, default_tables, process_next_job
 from tests.observing import add
-from tests.queue_contents import Base, User, archived, queued
-
-
-@pytest.fixture
-def app_engine(queue_engine):
-    """Add the application's own tables."""
-    Base.metadata.create_all(queue_engine)
-    return queue_engine
+from tests.queue_contents import User, archived, queued
 
 
 def names(engine):

@@ -6,14 +6,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from proletarian_sa import RetryStrategy, default_tables, process_next_job
 from tests.observing import Recorder, add
-from tests.queue_contents import Base, User, archived
-
-
-@pytest.fixture
-def app_engine(queue_engine):
-    """Add the application's own tables."""
-    Base.metadata.create_all(queue_engine)
-    return queue_engine
+from tests.queue_contents import User, archived
 
 
 def names(engine):

@@ -10,17 +10,10 @@ from sqlalchemy.orm import Session
 from proletarian_sa import JobInterrupted, RetryStrategy, TransactionLost, default_tables, events, process_next_job
 from tests.helpers import wait_until
 from tests.observing import PATIENCE, Recorder, add, change, claim, end_session, is_waiting, lapse, session_id
-from tests.queue_contents import Base, User, archived, queued
+from tests.queue_contents import User, archived, queued
 
 HEAVY = 60
 """Rows that the rival has written: the database ends the lighter transaction, the handler's."""
-
-
-@pytest.fixture
-def app_engine(queue_engine):
-    """Add the application's own tables."""
-    Base.metadata.create_all(queue_engine)
-    return queue_engine
 
 
 def names(engine):

@@ -8,13 +8,6 @@ from proletarian_sa import Job, enqueue, enqueue_many
 from tests.queue_contents import Base, User, archived, queued_ids, run_due
 
 
-@pytest.fixture
-def app_engine(queue_engine: sa.Engine) -> sa.Engine:
-    """Create an engine on a database with the application's tables beside the queue's."""
-    Base.metadata.create_all(queue_engine)
-    return queue_engine
-
-
 def names(engine: sa.Engine) -> list[str]:
     """Return the users that were committed."""
     with engine.connect() as connection:

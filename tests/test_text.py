@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from proletarian_sa import Job, JobTables, PayloadTooLarge, create_all, enqueue, enqueue_many, process_next_job
-from tests.queue_contents import Base, User, archived, queued, run_due
+from tests.queue_contents import User, archived, queued, run_due
 
 CAP = 4 * 2**20
 """Bytes of an encoded payload that are allowed by default."""
@@ -65,13 +65,6 @@ TEXTS: list[Any] = [
     "",
 ]
 """Payloads that some driver or column would refuse, cut or change."""
-
-
-@pytest.fixture
-def app_engine(queue_engine: sa.Engine) -> sa.Engine:
-    """Create an engine on a database with the application's tables beside the queue's."""
-    Base.metadata.create_all(queue_engine)
-    return queue_engine
 
 
 def test_queues_are_matched_exactly(queue_engine: sa.Engine):
