@@ -9,6 +9,7 @@ from proletarian_sa.errors import (
     PayloadError,
     PayloadTooLarge,
     ProletarianError,
+    RightsMissing,
     SessionNotYours,
     TablesForeign,
     TablesMissing,
@@ -18,10 +19,11 @@ from proletarian_sa.errors import (
 )
 from proletarian_sa.handlers import JobRegistry
 from proletarian_sa.install import check_tables, create_all, drop_all
-from proletarian_sa.job_ids import JobIds, UUIDv4, UUIDv7
+from proletarian_sa.job_ids import ConstantIds, DatabaseIds, JobIds, UUIDv4, UUIDv7
 from proletarian_sa.models import ArchivedJob, ArchivedJobMixin, Job, JobMixin, JobTables, default_tables
 from proletarian_sa.outcomes import Outcome
-from proletarian_sa.retry import RetryStrategy
+from proletarian_sa.plain_json import PlainJSON
+from proletarian_sa.retry import Backoff, ExponentialBackoff, RetryStrategy
 from proletarian_sa.running import RunningJob
 from proletarian_sa.serializers import Serializer, TaggedJSON
 from proletarian_sa.step import process_next_job
@@ -31,8 +33,12 @@ from proletarian_sa.worker import QueueWorker
 __all__ = [
     "ArchivedJob",
     "ArchivedJobMixin",
+    "Backoff",
     "Clock",
+    "ConstantIds",
+    "DatabaseIds",
     "DatabaseNotSupported",
+    "ExponentialBackoff",
     "Job",
     "JobIds",
     "JobInterrupted",
@@ -44,9 +50,11 @@ __all__ = [
     "Outcome",
     "PayloadError",
     "PayloadTooLarge",
+    "PlainJSON",
     "ProletarianError",
     "QueueWorker",
     "RetryStrategy",
+    "RightsMissing",
     "RunningJob",
     "Serializer",
     "SessionNotYours",

@@ -119,14 +119,14 @@ class Tagger:
             raise ValueError(f"{describe(place)} is {value}, and only finite numbers are stored. Send None or a str instead.")
         container = self._containers.get(kind)
         if container is not None:
-            _check_nesting(value, place)
+            check_nesting(value, place)
             return container(value, place)
         codec = self._codecs.get(kind)
         if codec is not None:
             return _tag_single(codec, value, place)
         codec = self._registered.get(kind)
         if codec is not None:
-            _check_nesting(value, place)
+            check_nesting(value, place)
             return self._tag_registered(codec, value, place)
         raise TypeError(_refusal(value, place))
 
@@ -169,7 +169,8 @@ def _tag_single(codec: Codec, value: Any, place: Place | None) -> dict[str, Any]
         raise type(error)(f"{describe(place)} {error}") from None
 
 
-def _check_nesting(value: object, place: Place | None) -> None:
+def check_nesting(value: object, place: Place | None) -> None:
+    """Raise ValueError if a container lies in itself, or too deep."""
     depth = 1
     outer = place
     while outer is not None:
@@ -187,10 +188,14 @@ def _check_nesting(value: object, place: Place | None) -> None:
 
 
 def _refusal(value: Any, place: Place | None) -> str:
-    kind = type(value)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     cure = next(cure for base, cure in _CURES if isinstance(value, base))
     return (
-        f"{describe(place)} is of type {name}, which would not come back as it is: {shorten(value)}."
-        f" {cure}, or register the type: TaggedJSON.register({kind.__name__}, tag, encode, decode)."
+        f"{describe(place)} is of type {type_name(value)}, which would not come back as it is: {shorten(value)}."
+        f" {cure}, or register the type: TaggedJSON.register({type(value).__name__}, tag, encode, decode)."
     )
+
+
+def type_name(value: Any) -> str:
+    """Return the name of a value's type as a message shows it."""
+    kind = type(value)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

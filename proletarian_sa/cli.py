@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
-from sqlalchemy import exc
+from sqlalchemy import exc, make_url
 
+from proletarian_sa.dialects.schema_names import SCHEMAS_ARE_DATABASES
 from proletarian_sa.errors import ProletarianError
+from proletarian_sa.grants import grants as print_grants
 from proletarian_sa.version import __version__
 from proletarian_sa.worker import QueueWorker
 
@@ -81,6 +83,13 @@ def worker(target: str, queue: str | None, threads: int | None, log_level: str) 
 )
 @click.option("--job-table", default="job", show_default=True, help="As in JobTables.")
 @click.option("--archived-job-table", default="archived_job", show_default=True, help="As in JobTables.")
+@click.option(
+    "--job-ids",
+    type=click.Choice(["uuid", "database"]),
+    default="uuid",
+    show_default=True,
+    help="Who makes them: the application, or the database (DatabaseIds).",
+)
 @click.option("--database", "databases", multiple=True, help="With the multidb template: a database that gets the tables.")
 def revision(ini: str, databases: tuple[str, ...], **options: str) -> None:
     """Write an Alembic revision that installs the tables into your own project.
@@ -101,9 +110,45 @@ def revision(ini: str, databases: tuple[str, ...], **options: str) -> None:
     try:
         schema = options.pop("schema") or None
         path = write_revision(Config(ini), databases=databases, schema=schema, **options)
-    except CommandError as error:
+    except (CommandError, ValueError) as error:
         raise click.ClickException(str(error)) from error
     click.echo(f"Wrote {path}. Review it, then run: alembic upgrade head")
+
+
+@main.command()
+@click.option("--dialect", metavar="NAME", help="postgresql, mysql or mariadb.")
+@click.option("--url", help="Instead, a SQLAlchemy URL, for its dialect and database. Nothing is connected.")
+@click.option("--role", metavar="NAME", help="A role for workers, and for applications that enqueue, read and run jobs.")
+@click.option("--enqueue-role", metavar="NAME", help="A role for applications that enqueue and do nothing else.")
+@click.option("--create-role", is_flag=True, help="Create the roles, too; with --revoke, drop them.")
+@click.option("--revoke", is_flag=True, help="Take the rights away.")
+@click.option("--schema", default="proletarian", show_default=True, help="As in JobTables; '' for none.")
+@click.option("--job-table", default="job", show_default=True, help="As in JobTables.")
+@click.option("--archived-job-table", default="archived_job", show_default=True, help="As in JobTables.")
+@click.option("--database", metavar="NAME", help="MySQL and MariaDB: the database that has the tables.")
+@click.option("--host", default="%", show_default=True, help="MySQL and MariaDB: from where the accounts connect; '' for roles.")
+def grants(dialect: str | None, url: str | None, **options: Any) -> None:
+    """Print the SQL that gives roles their rights on the tables. Nothing is executed.
+
+    Read it, then let the owner of the tables or an administrator run it:
+
+        proletarian-sa grants --dialect postgresql --role worker | psql DATABASE
+    """
+    if (dialect is None) == (url is None):
+        raise click.UsageError("Give either --dialect NAME or --url URL.")
+    if url is not None:
+        try:
+            parsed = make_url(url)
+        except (exc.ArgumentError, ValueError) as error:  # without its words: they may hold the password
+            raise click.UsageError("--url is no SQLAlchemy URL, such as postgresql+psycopg://localhost/app") from error
+        dialect = parsed.get_backend_name()
+        if dialect in SCHEMAS_ARE_DATABASES and options["database"] is None:
+            options["database"] = parsed.database
+    options["schema"] = options["schema"] or None
+    try:
+        click.echo(print_grants(str(dialect), **options), nl=False)
+    except (ProletarianError, ValueError) as error:
+        raise click.UsageError(str(error)) from error
 
 
 class _Signals:

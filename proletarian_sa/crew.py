@@ -2,116 +2,65 @@
 
 from __future__ import annotations
 
-import os
 import queue as queues
 import random
 import threading
 import time
-from typing import TYPE_CHECKING, Final
-
-from sqlalchemy import exc
+from typing import TYPE_CHECKING, Any, Final
 
 from proletarian_sa import events
-from proletarian_sa.backoff import backoff
-from proletarian_sa.clock import as_timedelta
 from proletarian_sa.finish import Recorder, Recording
 from proletarian_sa.heartbeat import Heartbeats, Held
+from proletarian_sa.lifecycle import LONGEST_STAGGER, Habits, Lifecycle
 from proletarian_sa.own_connection import OwnConnection
 from proletarian_sa.pace import Pace
 from proletarian_sa.run import Decision, about
-from proletarian_sa.runtime import Runtime, pool_capacity
-from proletarian_sa.step import claim, run_held
+from proletarian_sa.step import claim_leased, record, run_held
 
 if TYPE_CHECKING:
-    import uuid
-    from collections.abc import Callable
-
     from proletarian_sa.running import RunningJob
+    from proletarian_sa.runtime import Runtime
 
 CLAIMER_FINISHER_HEARTBEAT: Final = 3  # connections
-LONGEST_STAGGER: Final = 1.0  # seconds before the first poll, so that workers that start together do not poll together
 FINISH_BATCH: Final = 500  # outcomes in one transaction; with as many waiting for the database no more jobs are taken
 MOST_REFUSALS: Final = 3  # jobs in a row whose outcomes the database refuses to store, until the worker stops
 IDLE_FINISHER: Final = 5.0  # seconds until it gives its connection back
+ALONE: Final = 1.0  # seconds during which nothing is claimed beside a job that may have killed its worker
 HOARDED: Final = 1.0  # seconds without a handler taking a job until those taken ahead are put back
 
 
-class Crew:
-    """The threads between one start and the stop that ends them."""
+class Crew(Lifecycle):
+    """The threads of a worker with leased claims, between one start and the stop that ends them."""
 
-    def __init__(self, runtime: Runtime, threads: int, polling_interval: float) -> None:
-        self._runtime = runtime
-        self._threads = threads
-        self._polling_interval = polling_interval
-        self._pid = os.getpid()
-        capacity = pool_capacity(runtime.engine)
-        needed = CLAIMER_FINISHER_HEARTBEAT + threads
-        self._keep = capacity is None or capacity >= needed
-        if not self._keep and capacity is not None:
-            runtime.emit(events.PoolTooSmall(worker_id=runtime.worker_id, needed=needed, available=capacity))
+    def __init__(self, runtime: Runtime, habits: Habits) -> None:
+        super().__init__(runtime, habits, CLAIMER_FINISHER_HEARTBEAT + habits.threads)
         self._heartbeats = Heartbeats(runtime, keep_connection=self._keep)
         self._inbox: queues.SimpleQueue[Held | None] = queues.SimpleQueue()
         self._outbox: queues.Queue[tuple[Held, Recording] | None] = queues.Queue()
         self._room = threading.Condition()  # guards what follows
-        self._active: dict[uuid.UUID, Held] = {}  # claimed, and the handler has not returned
-        self._held_back: dict[uuid.UUID, Held] = {}  # claimed again while an earlier run of ours has not returned
+        self._active: dict[Any, Held] = {}  # claimed, and the handler has not returned
+        self._held_back: dict[Any, Held] = {}  # claimed again while an earlier run of ours has not returned
         self._unrecorded = 0  # outcomes on their way into the database
-        self._pace = Pace(threads)
+        self._suspects: dict[Any, float] = {}  # jobs with crashes, until they are recorded: when they were taken
+        self._pace = Pace(self._threads)
         self._moved = time.monotonic()  # when a handler last took a job
-        self._stopping = threading.Event()
-        self.stopped = threading.Event()
-        self.error: BaseException | None = None
 
     def start(self) -> None:
         """Start the threads."""
         self._heartbeats.start()
         try:
-            self._thread(self._supervise, "supervisor").start()
+            super().start()
         except BaseException:
             self._heartbeats.stop()
             raise
 
-    def announce(self) -> None:
-        """Tell that the worker has started."""
-        self._runtime.emit(
-            events.WorkerStarted(worker_id=self._runtime.worker_id, queue=self._runtime.queue, threads=self._threads)
-        )
-
-    def is_alive(self) -> bool:
-        """Return whether the threads have not all ended; False in a forked child."""
-        return not self.stopped.is_set() and self._pid == os.getpid()
-
-    def is_own_thread(self) -> bool:
-        """Return whether the caller runs in one of the threads."""
-        return getattr(threading.current_thread(), "proletarian_sa_run", None) is self
-
-    def ask_to_stop(self) -> None:
-        """Take no more jobs and ask running handlers to stop; does not wait."""
-        if self._stopping.is_set():
-            return
-        self._stopping.set()
+    def _wake(self) -> None:
         with self._room:
             self._room.notify_all()
-        running = self._running()
-        self._runtime.emit(events.WorkerStopping(worker_id=self._runtime.worker_id, running=len(running)))
-        for job in running:
-            job._stop.set()
-
-    def report_running(self) -> list[RunningJob]:
-        """Tell that the time to stop is over, and return the jobs whose handlers have not returned."""
-        running = self._running()
-        self._runtime.emit(events.WorkerStopped(worker_id=self._runtime.worker_id, running=len(running)))
-        return running
 
     def _running(self) -> list[RunningJob]:
         with self._room:
             return [held.running for held in self._active.values() if held.running is not None]
-
-    def _thread(self, target: Callable[[], None], name: str) -> threading.Thread:
-        # Daemons, so that a process that forgets to stop its worker can end; stop() is called at exit.
-        thread = threading.Thread(target=target, name=f"{self._runtime.worker_id} {name}", daemon=True)
-        thread.proletarian_sa_run = self  # type: ignore[attr-defined]
-        return thread
 
     def _supervise(self) -> None:
         """Start the others, and end them in the order in which jobs pass through them."""
@@ -136,12 +85,7 @@ class Crew:
             self._outbox.put(None)
             finisher.join()
         self._heartbeats.stop()
-        self._runtime.emit(events.WorkerStopped(worker_id=self._runtime.worker_id, running=0))
-        self.stopped.set()
-
-    def _fail(self, error: BaseException) -> None:
-        self.error = self.error or error
-        self._runtime.emit(events.WorkerFailed(worker_id=self._runtime.worker_id, exception=error))
+        self._end()
 
     # Claim
 
@@ -160,9 +104,7 @@ class Crew:
                     failures += 1
                     self._stopping.wait(self._wait_out(error, failures))
                     continue
-                if failures > 1:
-                    recovered = events.Recovered(worker_id=self._runtime.worker_id, activity="claiming jobs", failures=failures)
-                    self._runtime.emit(recovered)
+                self._recovered(failures)
                 failures = 0
                 if not full:
                     self._stopping.wait(self._polling_interval * random.uniform(0.9, 1.1))
@@ -173,10 +115,19 @@ class Crew:
         """Return how many jobs to claim now: 0 when stopping."""
         with self._room:
             self._put_back_hoarded()
-            while not self._stopping.is_set() and (len(self._active) > self._refill_level() or self._unrecorded >= FINISH_BATCH):
+            while not self._stopping.is_set() and (
+                len(self._active) > self._refill_level() or self._unrecorded >= FINISH_BATCH or self._is_beside_a_suspect()
+            ):
                 self._room.wait(HOARDED)
                 self._put_back_hoarded()
             return 0 if self._stopping.is_set() else max(1, self._threads + self._pace.ahead - len(self._active))
+
+    def _is_beside_a_suspect(self) -> bool:
+        """Return whether a job that may have killed its worker has just been taken: the next would go with it, counted as crashed.
+
+        Of two suspects in hand at the same time the innocent one would be charged with every crash of the other.
+        """
+        return any(time.monotonic() - taken < ALONE for taken in self._suspects.values())
 
     def _refill_level(self) -> int:
         """Return at how many jobs in hand to claim again: before the handlers run dry, not for each single one."""
@@ -210,7 +161,7 @@ class Crew:
         if after_failure or self._heartbeats.overdue():
             self._heartbeats.beat()  # before a job of ours that seems to have lapsed is taken for somebody else's
         sent_at = time.monotonic()
-        claimed = claim(self._runtime, own, limit=limit)
+        claimed = claim_leased(self._runtime, own, limit=limit)
         for held in self._heartbeats.add(claimed, sent_at):
             earlier = self._take(held)
             if earlier is not None:
@@ -231,28 +182,11 @@ class Crew:
                     self._moved = time.monotonic()  # until now there was nothing to take
                 self._active[job_id] = held
                 self._inbox.put(held)
+                if held.claimed.crashes:
+                    self._suspects[job_id] = time.monotonic()
             else:
                 self._held_back[job_id] = held
         return earlier
-
-    def _wait_out(self, error: Exception, failures: int) -> float:
-        """Return how long to wait in seconds after an error, or raise it if waiting does not mend it."""
-        statements = self._runtime.statements
-        if not statements.is_transient(error) and not statements.is_missing_table(error):
-            raise error
-        idled = failures == 1 and isinstance(error, exc.DBAPIError) and error.connection_invalidated
-        # A connection that went stale while idle is replaced at once, and quietly.
-        delay = backoff(failures).total_seconds() if not idled else 0.0
-        self._runtime.emit(
-            events.TransientErrorMet(
-                worker_id=self._runtime.worker_id,
-                activity="claiming jobs",
-                exception=error,
-                retry_in=as_timedelta(delay, "delay"),
-                consecutive=failures - 1 if idled else failures,
-            )
-        )
-        return delay
 
     # Handle
 
@@ -266,7 +200,10 @@ class Crew:
                 self._leave(held, None)
                 self._runtime.emit(events.OutcomeNotRecorded(**about(self._runtime, held.claimed), exception=error))
             else:
-                self._leave(held, decision, took=time.monotonic() - began)
+                here = self._runtime.failed_job is not None and decision.verdict in ("failure", "undeliverable")
+                if here:
+                    self._record_here(held, decision)
+                self._leave(held, None if here else decision, took=time.monotonic() - began)
                 del decision  # it holds the exception, and that the handler's variables
             del held
 
@@ -275,11 +212,25 @@ class Crew:
             return Decision(claimed=held.claimed, verdict="release")
         return run_held(self._runtime, held, stopping=self._stopping)
 
+    def _record_here(self, held: Held, decision: Decision) -> None:
+        """Record a failure in the handler's thread: a `failed_job` that takes its time holds up no other outcome."""
+        held.finishing = True
+        recorder = Recorder(self._runtime, keep_connection=False)
+        try:
+            record(self._runtime, recorder, held, decision)
+        except BaseException as error:  # noqa: BLE001 - our own mistake: the job lapses, the thread lives on
+            self._runtime.emit(events.OutcomeNotRecorded(**about(self._runtime, held.claimed), exception=error))
+        finally:
+            recorder.close()
+            self._heartbeats.remove(held)
+
     def _leave(self, held: Held, decision: Decision | None, took: float | None = None) -> None:
         """Let go of a job whose handler has returned, or was not called; an earlier claim of it makes room for a later one."""
         job_id = held.claimed.job_id
         with self._room:
             del self._active[job_id]
+            if decision is None:
+                self._suspects.pop(job_id, None)
             if took is not None:
                 self._pace.ran(took)
             if decision is not None:
@@ -349,6 +300,9 @@ class Crew:
                 self._heartbeats.remove(held)
         with self._room:
             self._unrecorded -= len(finished) - len(left)
+            for held, recording in finished:
+                if id(recording) not in left:
+                    self._suspects.pop(held.claimed.job_id, None)
             self._room.notify()
         if recorder.refusals >= MOST_REFUSALS and self.error is None:
             self._fail(RuntimeError(f"The outcomes of {recorder.refusals} jobs in a row could not be recorded; see the log."))

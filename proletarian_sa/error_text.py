@@ -22,6 +22,14 @@ def error_text(error: BaseException) -> str:
     return storable(text)
 
 
+def error_line(error: BaseException) -> str:
+    """Return type and message. Never raises: an exception whose `__str__` fails is shown by its type."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except BaseException as failure:  # noqa: BLE001 - as above
+        return f"{type(error).__name__} (its message cannot be shown: {type(failure).__name__})"
+
+
 def storable(text: str) -> str:
     """Return the text shortened and cleaned."""
     if len(text) > HEAD + TAIL:

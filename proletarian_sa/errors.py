@@ -114,6 +114,16 @@ class TablesForeign(ProletarianError):
     """
 
 
+class RightsMissing(ProletarianError):
+    """Say that the database's user may not do what was asked for.
+
+    Raised when a worker starts, and by `check_tables` where a table cannot be looked at. The message holds the server's own
+    words, and the command that prints the rights a worker needs.
+
+    What to do: let an administrator run what `proletarian-sa grants` prints, or connect as another user.
+    """
+
+
 class DatabaseNotSupported(ProletarianError):
     """Say that a database cannot run this queue, or not in the mode that was asked for.
 

@@ -5,13 +5,12 @@ Names are past tense and stable. Sinks are plain functions of one event; `prolet
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import datetime as dt
-    import uuid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +24,7 @@ class Event:
 class JobEvent(Event):
     """Something that happened to a job. `attempt` is 1 on the first run."""
 
-    job_id: uuid.UUID
+    job_id: Any
     job_type: str
     queue: str
     attempt: int
@@ -117,6 +116,25 @@ class RetryStrategyFailed(JobEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FailedJobCallbackFailed(JobEvent):
+    """`failed_job` raised: what it wrote is undone, and the job stays in the archive as failure."""
+
+    exception: BaseException
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobHeldLong(JobEvent):
+    """A handler has been running for `seconds` inside the transaction that claimed its job."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobConnectionLost(JobEvent):
+    """The database has ended the connection that holds the claim of a running job: the job may run elsewhere already."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TransientErrorMet(Event):
     """The database could not serve `activity` now; it is tried again after `retry_in`. `consecutive` counts from 1."""
 
@@ -132,6 +150,30 @@ class Recovered(Event):
 
     activity: str
     failures: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PollingErrorTolerated(Event):
+    """`on_polling_error` let the worker go on after an error that waiting may not mend; it polls again after `retry_in`."""
+
+    exception: BaseException
+    retry_in: dt.timedelta
+    consecutive: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallbackFailed(Event):
+    """A function that was given as the option `callback` raised."""
+
+    callback: str
+    exception: BaseException
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdleTimeoutsFound(Event):
+    """The server ends transactions that wait for a handler, by these settings; they cannot be changed from here."""
+
+    settings: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,9 +194,9 @@ class SinkFailed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStarted(Event):
-    """The worker has begun to poll `queue` with `threads` handler threads."""
+    """The worker has begun to poll `queues`, in this order, with `threads` handler threads."""
 
-    queue: str
+    queues: tuple[str, ...]
     threads: int
 
 

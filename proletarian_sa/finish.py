@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -14,13 +15,14 @@ from proletarian_sa.claimed import Finish
 from proletarian_sa.dialects import Archived
 from proletarian_sa.error_text import error_text
 from proletarian_sa.errors import WorkerLost
+from proletarian_sa.failed_job import Called, TransactionSpoiled
 from proletarian_sa.outcomes import Outcome, Status
 from proletarian_sa.own_connection import OwnConnection
-from proletarian_sa.run import Decision, about
+from proletarian_sa.run import Decision, about, note_foreign_key
 from proletarian_sa.undeliverable import put_back
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from sqlalchemy.engine import Connection
 
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 Recorded = tuple[Outcome, list[events.Event]]
 ACTIVITY: Final = "recording outcomes"
+LONGEST_KEPT: Final = dt.timedelta(hours=1)
+MOST_DOUBLINGS: Final = 20
 
 
 class Recording:
@@ -38,6 +42,7 @@ class Recording:
         failures: How often it could not be recorded.
         repeated: An earlier try may have been committed although its answer was lost.
         not_before: When to try again, on the monotonic clock.
+        called: What `failed_job` did, once it was called.
     """
 
     def __init__(self, decision: Decision) -> None:
@@ -46,10 +51,16 @@ class Recording:
         self.failures = 0
         self.repeated = False
         self.not_before = 0.0
+        self.called = Called()
 
 
 class Recorder:
     """Records decisions in transactions of ours, several in one where it can.
+
+    Args:
+        runtime: The worker's.
+        keep_connection: False gives the connection back after each transaction, for pools that are too small.
+        own: Instead of a connection of its own, one that may be in a transaction already, which is then the one to record in.
 
     Attributes:
         outage: The database could not serve the last try at all; otherwise only single rows may have been in the way.
@@ -57,9 +68,12 @@ class Recorder:
         refusals: How many jobs in a row could not be recorded for a reason that waiting does not mend.
     """
 
-    def __init__(self, runtime: Runtime, *, keep_connection: bool = True) -> None:
+    def __init__(self, runtime: Runtime, *, keep_connection: bool = True, own: OwnConnection | None = None) -> None:
         self._runtime = runtime
-        self._own = OwnConnection(runtime.engine, keep=keep_connection, statements=runtime.statements)
+        statements = runtime.statements
+        self._own = own or OwnConnection(
+            runtime.engine, keep=keep_connection, settle=statements.make_impatient, restore=statements.make_patient
+        )
         self.outage = False
         self.failures = 0
         self.refusals = 0
@@ -80,7 +94,13 @@ class Recorder:
         """
         try:
             with self._own.transaction() as connection:
-                recorded = _record(self._runtime, connection, recordings)
+                if not connection.in_transaction() and not all(recording.decision.recorded for recording in recordings):
+                    self._runtime.statements.wait_briefly(connection)
+                recorded = write(self._runtime, connection, recordings, self._own.commit)
+                for recording in recordings:
+                    recording.called.commit()
+        except TransactionSpoiled:
+            return self.record(recordings)
         except Exception as error:  # noqa: BLE001 - becomes an event
             return self._failed(recordings, error)
         if self.failures:
@@ -93,6 +113,16 @@ class Recorder:
                 self._runtime.emit(event)
         return []
 
+    def _keep(self, recording: Recording) -> None:
+        """Own a job whose outcome is refused for longer each time, so that its effects are not repeated every few seconds."""
+        claimed = recording.decision.claimed
+        delay = min(self._runtime.lease * 2 ** min(claimed.crashes, MOST_DOUBLINGS), max(self._runtime.lease, LONGEST_KEPT))
+        try:
+            with self._own.transaction() as connection:
+                self._runtime.statements.keep(connection, claimed, lease=delay)
+        except exc.SQLAlchemyError:
+            return  # it lapses with the lease that it has: `give_up` tells
+
     def _failed(self, recordings: Sequence[Recording], error: Exception) -> list[Recording]:
         statements = self._runtime.statements
         for recording in recordings:
@@ -101,8 +131,10 @@ class Recorder:
         if len(recordings) > 1 and not self.outage:
             return [left for one in recordings for left in self.record([one])]
         if not self.outage and not statements.is_transient(error) and not statements.is_missing_table(error):
-            self.refusals += 1
+            # A foreign key refuses one job, not all of them: the worker goes on.
+            self.refusals += not note_foreign_key(self._runtime, error)
             for recording in recordings:
+                self._keep(recording)
                 give_up(self._runtime, recording, error)
             return []
         self.failures += 1
@@ -122,15 +154,39 @@ class Recorder:
         return list(recordings)
 
 
+def record_until(runtime: Runtime, recorder: Recorder, recording: Recording, deadline: Callable[[], float]) -> Outcome:
+    """Record one decision, trying again for as long as `deadline` says, on the monotonic clock."""
+    while recorder.record([recording]):
+        now = time.monotonic()
+        if now > deadline():
+            give_up(runtime, recording, TimeoutError("The database could not store it for as long as the lease lasts."))
+            break
+        time.sleep(max(0.0, recording.not_before - now))
+    if recording.outcome is None:
+        raise AssertionError("A recording without an outcome is to be tried again.")
+    return recording.outcome
+
+
 def give_up(runtime: Runtime, recording: Recording, error: BaseException) -> None:
     """Leave a job to lapse whose outcome cannot be recorded, and tell."""
     runtime.emit(events.OutcomeNotRecorded(**about(runtime, recording.decision.claimed), exception=error))
     recording.outcome = _outcome(recording.decision, "lost")
 
 
-def _record(runtime: Runtime, connection: Connection, recordings: Sequence[Recording]) -> list[Recorded]:
-    """Write all decisions."""
-    runtime.statements.wait_briefly(connection)
+def write(runtime: Runtime, connection: Connection, recordings: Sequence[Recording], commit: Callable[[], None]) -> list[Recorded]:
+    """Write decisions, and return what is to be told once that is committed.
+
+    Args:
+        runtime: The worker's.
+        connection: In a transaction of ours.
+        recordings: Decisions, each of another claim.
+        commit: Commits it.
+
+    Raises:
+        TransactionSpoiled: `failed_job` has cost us the transaction; it is not called again.
+
+    **Transaction:** writes, and does not commit: first each `called.commit()`, then the connection.
+    """
     decisions = [recording.decision for recording in recordings]
     known = [_look_first(runtime, connection, decision) if decision.uncertain else decision for decision in decisions]
     known = [_deliver(runtime, connection, one) if one.verdict == "undeliverable" else one for one in known]
@@ -144,6 +200,10 @@ def _record(runtime: Runtime, connection: Connection, recordings: Sequence[Recor
         _record_one(runtime, connection, one, archived.get(id(one)), repeated=recording.repeated)
         for one, recording in zip(known, recordings, strict=True)
     ]
+    for one, recording, (outcome, told) in zip(known, recordings, recorded, strict=True):
+        now = archived.get(id(one), Archived.LOST) is not Archived.LOST  # else it was, by an earlier try
+        if outcome.status == "failed" and now and runtime.failed_job is not None:
+            told.extend(recording.called.call(runtime, connection, one, commit))
     return [(outcome, [*one.said, *happened]) for one, (outcome, happened) in zip(known, recorded, strict=True)]
 
 
@@ -194,7 +254,7 @@ def _archived(runtime: Runtime, connection: Connection, decision: Decision, arch
 def _look_first(runtime: Runtime, connection: Connection, decision: Decision) -> Decision:
     """Find out what became of a commit whose answer was lost: the same claim never repeats effects that are there."""
     job_id, token = decision.claimed.job_id, decision.claimed.token
-    if runtime.statements.owner(connection, job_id) == token:
+    if runtime.statements.own(connection, decision.claimed):
         return replace(decision, uncertain=False)
     if runtime.statements.archived_by(connection, job_id) == token:
         return replace(decision, verdict="success", exception=None, recorded=True, uncertain=False, said=())
@@ -217,6 +277,11 @@ def _deliver(runtime: Runtime, connection: Connection, decision: Decision) -> De
     note, delay = again
     statements.release(connection, claimed, delay=delay, note=note)
     return replace(decision, retry_in=delay)
+
+
+def interrupted(decision: Decision) -> Outcome:
+    """Return the outcome of a run that is put back as if it had not begun."""
+    return _outcome(decision, "interrupted")
 
 
 def _outcome(decision: Decision, status: Status) -> Outcome:

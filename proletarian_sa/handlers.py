@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from proletarian_sa.errors import UnknownJobType
-from proletarian_sa.models import check_name
+from proletarian_sa.names import check_name
 from proletarian_sa.retry import RetryStrategy
 
 if TYPE_CHECKING:

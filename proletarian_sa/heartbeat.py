@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import threading
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from proletarian_sa import events
 from proletarian_sa.backoff import backoff
@@ -50,7 +50,7 @@ class Heartbeats:
     def __init__(self, runtime: Runtime, *, keep_connection: bool = True) -> None:
         self._runtime = runtime
         self._lease = runtime.lease.total_seconds()
-        self._held: dict[str, Held] = {}
+        self._held: dict[tuple[Any, str], Held] = {}
         self._lock = threading.Lock()  # guards _held
         self._beating = threading.Lock()  # one beat at a time
         self._own = OwnConnection(runtime.engine, keep=keep_connection)
@@ -158,5 +158,5 @@ class Heartbeats:
         self._own.close()
 
 
-def _key(held: Held) -> str:
-    return f"{held.claimed.job_id}:{held.claimed.token}"
+def _key(held: Held) -> tuple[Any, str]:
+    return held.claimed.job_id, held.claimed.token

@@ -53,27 +53,46 @@ def _describe_job(event: events.JobEvent, job: str) -> Described:
             again = f"is tried again in {event.retry_in} ({event.retries_left} retries left after that)"
             return logging.ERROR, f"{job} failed and {again}: {_brief(exception)}", exception
         case events.OutcomeNotRecorded(exception=exception):
-            message = f"{job}: handler finished, outcome not recorded; it runs again when its lease lapses"
+            message = f"{job}: handler finished, outcome not recorded; it runs again, if it is leased when its lease lapses"
             return logging.ERROR, f"{message}: {_brief(exception)}", exception
+    return _describe_oddity(event, job)
+
+
+def _describe_oddity(event: events.JobEvent, job: str) -> Described:
+    match event:
         case events.RetryStrategyFailed(exception=exception):
             return logging.ERROR, f"{job} is not retried, its retry strategy failed: {_brief(exception)}", exception
         case events.JobTransactionDied(exception=exception):
             message = f"{job}: the database ended the transaction of job.session; the job runs again"
             return logging.WARNING, f"{message}: {_brief(exception)}", exception
-        case events.JobLeaseLost(handler_finished=finished):
-            what = "its finish is refused and its writes are rolled back" if finished else "it is asked to stop"
-            return logging.WARNING, f"{job} no longer belongs to this worker, so {what}", None
+        case events.FailedJobCallbackFailed(exception=exception):
+            return logging.ERROR, f"{job} is archived as failure, but failed_job failed: {_brief(exception)}", exception
         case events.JobUndeliverable(exception=exception):
             return logging.WARNING, f"{job} cannot be run here and is put back for {event.retry_in}: {_brief(exception)}", None
         case events.ArchiveRowReplaced():
             return logging.WARNING, f"{job}: the archive had a row with this id, which is replaced", None
+    return _describe_loss(event, job)
+
+
+def _describe_loss(event: events.JobEvent, job: str) -> Described:
+    match event:
+        case events.JobHeldLong():
+            message = f"{job} holds its transaction open for {event.seconds:.0f} s already; long jobs are for claim='leased'"
+            return logging.WARNING, message, None
+        case events.JobConnectionLost():
+            message = f"{job}: the database ended the connection that holds it; it is asked to stop, and may run elsewhere already"
+            return logging.WARNING, message, None
+        case events.JobLeaseLost(handler_finished=finished):
+            what = "its finish is refused and its writes are rolled back" if finished else "it is asked to stop"
+            return logging.WARNING, f"{job} no longer belongs to this worker, so {what}", None
     return logging.DEBUG, f"{_words(event)}: {job}", None
 
 
 def _describe_worker(event: events.Event) -> Described:
     match event:
         case events.WorkerStarted():
-            return logging.INFO, f"worker started: queue {event.queue!r}, {event.threads} threads", None
+            word = "queue" if len(event.queues) == 1 else "queues"
+            return logging.INFO, f"worker started: {word} {', '.join(map(repr, event.queues))}, {event.threads} threads", None
         case events.WorkerStopping():
             return logging.INFO, f"worker stopping: {event.running} jobs are running", None
         case events.WorkerStopped(running=0):
@@ -82,11 +101,25 @@ def _describe_worker(event: events.Event) -> Described:
             return logging.WARNING, f"worker stopped: {event.running} jobs are still running", None
         case events.WorkerFailed(exception=exception):
             return logging.ERROR, f"worker failed: {_brief(exception)}", exception
+    return _describe_trouble(event)
+
+
+def _describe_trouble(event: events.Event) -> Described:
+    match event:
         case events.TransientErrorMet(exception=exception):
             loud = event.consecutive == 1 or event.retry_in >= LOUD_AGAIN
             message = f"{event.activity}: {_brief(exception)}; trying again in {event.retry_in.total_seconds():.1f} s"
             first = exception if event.consecutive == 1 else None
             return logging.WARNING if loud else logging.DEBUG, f"{message} (failure {event.consecutive})", first
+        case events.PollingErrorTolerated(exception=exception):
+            message = f"polling failed, and on_polling_error lets the worker go on in {event.retry_in.total_seconds():.1f} s"
+            return logging.ERROR, f"{message}: {_brief(exception)}", exception if event.consecutive == 1 else None
+        case events.CallbackFailed(exception=exception):
+            return logging.ERROR, f"{event.callback} failed: {_brief(exception)}", exception
+        case events.IdleTimeoutsFound():
+            named = ", ".join(f"{name}={value}" for name, value in event.settings.items())
+            message = f"the database ends transactions that wait for a handler: {named}. Use claim='leased' for longer jobs"
+            return logging.WARNING, message, None
         case events.Recovered():
             return logging.INFO, f"{event.activity}: works again after {event.failures} failures", None
         case events.PoolTooSmall():
@@ -99,15 +132,22 @@ def _describe_worker(event: events.Event) -> Described:
 
 
 def _brief(exception: BaseException) -> str:
-    """Return type and message; of a database error only the driver's part, without the statement and its parameters."""
+    """Return type, message and notes; of a database error only the driver's part, without the statement and its parameters."""
     if _shows_payload(exception):
         return f"{type(exception).__name__}: what is wrong with it stands in the job's last_error"
     cause = getattr(exception, "orig", None) or exception
     try:
-        message = str(cause)
+        notes = [str(note).partition("\n")[0] for note in getattr(exception, "__notes__", ())]
+        message = " ".join([str(cause)[:500], *notes])[:800]
     except BaseException as failure:  # noqa: BLE001 - shown, not swallowed
         message = f"(its message cannot be shown: {type(failure).__name__})"
-    return f"{type(cause).__name__}: {message[:500]}"
+    return f"{type(cause).__name__}{_code(cause)}: {message}"
+
+
+def _code(error: BaseException) -> str:
+    """Return the database's code of an error, where the driver keeps one beside the message: SQLSTATE, or SQLite's name."""
+    codes = (getattr(error, name, None) for name in ("sqlstate", "pgcode", "sqlite_errorname"))
+    return next((f" [{code}]" for code in codes if isinstance(code, str)), "")
 
 
 def _shows_payload(exception: BaseException | None) -> bool:

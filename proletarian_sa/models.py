@@ -3,28 +3,44 @@
 from __future__ import annotations
 
 import datetime as dt
-import uuid
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import sqlalchemy as sa
 from sqlalchemy import event, inspect
 from sqlalchemy.orm import DeclarativeBase, Mapped, declared_attr, mapped_column
-from sqlalchemy.orm.attributes import set_committed_value
+from sqlalchemy.orm.attributes import set_attribute
 
-from proletarian_sa.clock import Clock, as_timedelta, aware_utc
-from proletarian_sa.errors import PayloadTooLarge
-from proletarian_sa.job_ids import JobIds, UUIDv7
+from proletarian_sa.clock import Clock, aware_utc
+from proletarian_sa.due import check_delay, due_time
+from proletarian_sa.job_ids import (
+    JobIds,
+    UUIDv7,
+    check_columns,
+    job_id_column,
+    made_by_database,
+    new_id,
+    number_anew_after_rollback,
+)
+from proletarian_sa.names import MAX_NAME, check_identifiers, check_name, index_name
+from proletarian_sa.own_models import (
+    OnOwnBase,
+    check_archive,
+    check_models,
+    keep_job_id,
+    set_columns,
+    without_annotations,
+)
+from proletarian_sa.payload import PayloadAttribute, encode
 from proletarian_sa.serializers import Serializer, TaggedJSON
-from proletarian_sa.types import MYSQL_FAMILY, UTCDateTime, current_time, long_text, uuid_type
+from proletarian_sa.states import States
+from proletarian_sa.types import MYSQL_FAMILY, UTCDateTime, current_time, long_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    import uuid
 
 DEFAULT_SCHEMA: Final = "proletarian"
 DEFAULT_QUEUE: Final = "default"
-MAX_NAME: Final = 255  # characters
 MAX_PAYLOAD: Final = 4 * 2**20  # bytes
-MAX_DELAY: Final = dt.timedelta(days=366 * 1000)
 FALLS_AWAY: Final = "proletarian_sa.schema_falls_away"  # key of Table.info
 
 _MYSQL_OPTIONS = {
@@ -34,44 +50,33 @@ _MYSQL_OPTIONS = {
 }
 
 
-def check_name(value: Any, what: str) -> str:
-    """Return a queue name or job type that means the same on every database, or raise.
-
-    Raises:
-        TypeError: It is no string.
-        ValueError: It is empty, longer than 255 characters, has outer white space, a NUL or a lone surrogate.
-    """
-    if not isinstance(value, str):
-        raise TypeError(f"{what} must be a string, not {value!r} ({type(value).__name__}).")
-    if not 1 <= len(value) <= MAX_NAME:
-        raise ValueError(f"{what} must have 1 to {MAX_NAME} characters; {value[:40]!r} has {len(value)}.")
-    if value != value.strip():
-        raise ValueError(f"{what} {value!r} has white space at an end, which not every database compares. Give {value.strip()!r}.")
-    if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
-        raise ValueError(f"{what} {value!r} has a NUL or a lone surrogate, which databases cannot store.")
-    return value
-
-
-def check_job_id(value: Any) -> uuid.UUID:
-    """Return a job id, or raise TypeError."""
-    if not isinstance(value, uuid.UUID):
-        raise TypeError(f"job_id must be a uuid.UUID, not {value!r} ({type(value).__name__}). Give uuid.UUID(…), or leave it out.")
-    return value
-
-
-def check_delay(value: Any, what: str) -> dt.timedelta:
-    """Return a delay as a timedelta: seconds or timedelta, at most a thousand years; a negative one means none."""
-    return max(as_timedelta(value, what, maximum=MAX_DELAY), dt.timedelta())
-
-
-class _Columns:
+@without_annotations
+class _Columns(OnOwnBase):
     """The columns that both tables have, the original's first."""
 
     job_tables: ClassVar[JobTables]
     __job_schema__: ClassVar[str | None] = DEFAULT_SCHEMA
+    __job_ids__: ClassVar[JobIds] = UUIDv7()
     __abstract__ = True
 
-    job_id: Mapped[uuid.UUID] = mapped_column(uuid_type(), primary_key=True, sort_order=10)
+    @classmethod
+    def _table_arguments(cls) -> tuple[Any, ...]:
+        schema = cls.__job_schema__
+        # Without it SQLite gives the number of the last row again once that is archived.
+        numbered = {"sqlite_autoincrement": made_by_database(cls.__job_ids__) and issubclass(cls, JobMixin)}
+        options = {**_MYSQL_OPTIONS, **numbered, "schema": schema, "info": {FALLS_AWAY: schema == DEFAULT_SCHEMA}}
+        return (*cls._indexes(), options)
+
+    @classmethod
+    def _indexes(cls) -> list[sa.Index]:
+        raise NotImplementedError
+
+    @declared_attr
+    @classmethod
+    def job_id(cls) -> Mapped[Any]:
+        """The job's id, of the type that `__job_ids__` has."""
+        return job_id_column(cls.__job_ids__, queued=issubclass(cls, JobMixin))
+
     queue: Mapped[str] = mapped_column(sa.String(MAX_NAME), nullable=False, sort_order=11)
     job_type: Mapped[str] = mapped_column(sa.String(MAX_NAME), nullable=False, sort_order=12)
     payload_text: Mapped[str] = mapped_column("payload", long_text(), nullable=False, sort_order=13)
@@ -84,14 +89,7 @@ class _Columns:
     unique_key: Mapped[str | None] = mapped_column(sa.String(MAX_NAME), nullable=True, sort_order=34)
     headers: Mapped[str | None] = mapped_column(long_text(), nullable=True, sort_order=35)
 
-    @property
-    def payload(self) -> Any:
-        """The payload, decoded anew at each access; `payload_text` is what is stored.
-
-        Raises:
-            PayloadError: The stored text cannot be decoded.
-        """
-        return self.job_tables.serializer.decode(self.payload_text)
+    payload = PayloadAttribute()
 
     def __repr__(self) -> str:
         state = inspect(self).dict
@@ -99,20 +97,17 @@ class _Columns:
         return f"{type(self).__name__}({shown})"
 
 
-def _table_arguments(cls: type[_Columns], indexes: Iterable[sa.Index]) -> tuple[Any, ...]:
-    schema = cls.__job_schema__
-    options = {**_MYSQL_OPTIONS, "schema": schema, "info": {FALLS_AWAY: schema == DEFAULT_SCHEMA}}
-    return (*indexes, options)
-
-
-class JobMixin(_Columns):
+@without_annotations
+class JobMixin(States, _Columns):
     """The model of a queued job, to be put on the application's own declarative base.
 
         class Job(JobMixin, Base): ...
         class ArchivedJob(ArchivedJobMixin, Base): ...
         tables = JobTables(job=Job, archived_job=ArchivedJob)
 
-    `__tablename__` defaults to `job`; `__job_schema__` to `proletarian` (None: the connection's own).
+    `__tablename__` defaults to `job`; `__job_schema__` to `proletarian` (None: the connection's own); `__job_ids__` to
+    `UUIDv7()`: it says where ids come from, and so decides the type of `job_id`. Say it on both models. Columns and
+    `__table_args__` may be added to them.
     """
 
     __abstract__ = True
@@ -120,19 +115,15 @@ class JobMixin(_Columns):
 
     lease_until: Mapped[dt.datetime | None] = mapped_column(UTCDateTime, nullable=True, sort_order=31)
 
-    @declared_attr.directive
     @classmethod
-    def __table_args__(cls) -> tuple[Any, ...]:
+    def _indexes(cls) -> list[sa.Index]:
         name = cls.__tablename__
         present = sa.text("unique_key IS NOT NULL")
-        return _table_arguments(
-            cls,
-            [
-                sa.Index(f"{name}_queue_process_at", "queue", "process_at"),
-                # Partial where that exists: a full index over a column that is mostly NULL cost a third of the throughput.
-                sa.Index(f"{name}_unique_key", "unique_key", unique=True, postgresql_where=present, sqlite_where=present),
-            ],
-        )
+        return [
+            sa.Index(index_name(name, "queue_process_at"), "queue", "process_at"),
+            # Partial where that exists: a full index over a column that is mostly NULL cost a third of the throughput.
+            sa.Index(index_name(name, "unique_key"), "unique_key", unique=True, postgresql_where=present, sqlite_where=present),
+        ]
 
     def __init__(
         self,
@@ -142,12 +133,14 @@ class JobMixin(_Columns):
         queue: str = DEFAULT_QUEUE,
         process_at: dt.datetime | None = None,
         process_in: dt.timedelta | float | None = None,
-        job_id: uuid.UUID | None = None,
+        job_id: Any = None,
+        **columns: Any,
     ) -> None:
         """Make a job that `session.add` enqueues: it exists if and only if that transaction commits.
 
-        The payload is encoded here, a snapshot; `job_id` is known here and survives commit and expiry. `enqueued_at` and
-        a `process_at` of "now" are None until the flush: they are read from the database's clock.
+        The payload is encoded here, a snapshot; `job_id` is known here, or where the database makes ids at the flush, and survives
+        commit and expiry. `enqueued_at` and a `process_at` of "now" are None until the flush: they are read from the database's
+        clock.
 
         Args:
             job_type: Which handler runs it; 1 to 255 characters, matched exactly.
@@ -157,7 +150,8 @@ class JobMixin(_Columns):
             process_in: Alternatively, how long after the enqueueing: timedelta or seconds; a negative one means now.
                 If both are given, `process_at` wins. It is no column: `session.merge` and the bulk methods do not copy it,
                 give `process_at` there.
-            job_id: An id of one's own instead of the strategy's.
+            job_id: An id of one's own instead of the strategy's, of the column's type: a `uuid.UUID` by default.
+            columns: Values of columns that the application has added to its model.
 
         Raises:
             TypeError: A value has the wrong type, or the payload holds a type that the serializer does not take.
@@ -167,23 +161,31 @@ class JobMixin(_Columns):
         **Transaction:** nothing.
         """
         tables = self.job_tables
-        self.job_id = tables.job_ids.new() if job_id is None else check_job_id(job_id)
-        self.queue = check_name(queue, "queue")
-        self.job_type = check_name(job_type, "job_type")
-        self.payload_text = tables.encode(payload)
-        self.attempts = 0
-        self._process_in = None if process_in is None else check_delay(process_in, "process_in")
+        values: dict[str, Any] = {
+            "queue": check_name(queue, "queue"),
+            "job_type": check_name(job_type, "job_type"),
+            "payload_text": tables.encode(payload),
+            "attempts": 0,
+        }
+        given = new_id(tables.job_ids, job_id)
+        if given is not None:
+            values["job_id"] = given
+        delay = None if process_in is None or process_at is not None else check_delay(process_in, "process_in")
         if process_at is not None:
-            self._process_in = None
-            self.process_at = aware_utc(process_at, "process_at")
+            process_at = values["process_at"] = aware_utc(process_at, "process_at")
         if tables.clock is not None:
-            now = self.enqueued_at = tables.clock.now()
-            self.process_at = due_time(now, None if process_at is None else self.process_at, self._process_in)
+            now = values["enqueued_at"] = tables.clock.now()
+            values["process_at"] = due_time(now, process_at, delay)
+        set_columns(self, columns, super().__init__)
+        for name, value in values.items():
+            set_attribute(self, name, value)  # past a `__setattr__` of the base's
+        self._process_in = delay
 
     # A class attribute, because the ORM does not call the constructor when it loads a row.
     _process_in: dt.timedelta | None = None
 
 
+@without_annotations
 class ArchivedJobMixin(_Columns):
     """The model of a finished job, to be put on the application's own declarative base. See `JobMixin`."""
 
@@ -193,29 +195,16 @@ class ArchivedJobMixin(_Columns):
     status: Mapped[str] = mapped_column(sa.String(20), nullable=False, sort_order=20)
     finished_at: Mapped[dt.datetime] = mapped_column(UTCDateTime, nullable=False, sort_order=21)
 
-    @declared_attr.directive
     @classmethod
-    def __table_args__(cls) -> tuple[Any, ...]:
-        return _table_arguments(cls, [sa.Index(f"{cls.__tablename__}_finished_at", "finished_at")])
+    def _indexes(cls) -> list[sa.Index]:
+        return [sa.Index(index_name(cls.__tablename__, "finished_at"), "finished_at")]
+
+    def __init__(self, **columns: Any) -> None:
+        """Make a row of the archive: of use in tests, for the worker writes them by itself."""
+        set_columns(self, columns, super().__init__)
 
 
-def due_time(now: dt.datetime, process_at: dt.datetime | None, process_in: dt.timedelta | None) -> dt.datetime:
-    """Return when a job is due: `process_at` before `process_in` before now, and never in the past."""
-    if process_at is not None:
-        return max(now, process_at)
-    return now + (process_in or dt.timedelta())
-
-
-def _keep_job_id(job: JobMixin, _attributes: object) -> None:
-    """Put the id back after expiry: a worker may have archived the row before the producer looks at `job.job_id`."""
-    state = inspect(job)
-    if state.identity is not None:
-        expired = state.expired
-        set_committed_value(job, "job_id", state.identity[0])
-        state.expired = expired  # else `session.get` would take the object for a fresh one, and not see that its row is gone
-
-
-event.listen(_Columns, "expire", _keep_job_id, propagate=True)
+event.listen(_Columns, "expire", keep_job_id, propagate=True)
 
 
 class _Base(DeclarativeBase):
@@ -223,11 +212,22 @@ class _Base(DeclarativeBase):
 
 
 class Job(JobMixin, _Base):
-    """A queued job of the default tables."""
+    """A queued job of the default tables.
+
+    To cancel one that nobody has taken yet: `session.execute(delete(Job).where(Job.job_id == job_id, Job.claimed_by.is_(None)))`,
+    of which the `rowcount` says whether it came in time. A worker may archive a loaded job at any time: a change is then a
+    `StaleDataError` at the flush, `session.delete` only a warning, `session.get(Job, job_id)` None.
+    """
+
+    if TYPE_CHECKING:
+        job_id: Mapped[uuid.UUID]
 
 
 class ArchivedJob(ArchivedJobMixin, _Base):
-    """A finished job of the default tables."""
+    """A finished job of the default tables; `status` is `success` or `failure`."""
+
+    if TYPE_CHECKING:
+        job_id: Mapped[uuid.UUID]
 
 
 class JobTables:
@@ -244,12 +244,14 @@ class JobTables:
         job: Instead of names, a model made with `JobMixin` on the application's own base ...
         archived_job: ... and one made with `ArchivedJobMixin`.
         serializer: Turns payloads into text and back; default `TaggedJSON()`.
-        job_ids: Makes job ids; default `UUIDv7()`.
+        job_ids: Says where job ids come from, and so their type: `UUIDv7()`, `UUIDv4()`, `DatabaseIds()` or your own (`JobIds`).
+            Default: `__job_ids__` of `job`, which is `UUIDv7()` unless it says otherwise.
         max_payload: Most bytes of an encoded payload, 4 MiB by default; more is refused at enqueue.
         clock: For tests: what time it is. Default None, the database's own clock.
 
     Raises:
         TypeError: Only one of `job` and `archived_job` is given, or names beside them.
+        ValueError: `job_id` of a model cannot hold the ids that `job_ids` makes.
 
     **Transaction:** nothing.
     """
@@ -269,36 +271,35 @@ class JobTables:
     ) -> None:
         if (job is None) != (archived_job is None):
             raise TypeError("Give both models, JobTables(job=…, archived_job=…), or neither.")
-        for model in (job, archived_job):
-            if model is not None and "job_tables" in vars(model):
-                raise ValueError(
-                    f"{model.__name__} belongs to a JobTables already. Use that one, or make models of your own with JobMixin."
-                )
+        if job is not None and archived_job is not None:
+            check_models((job, JobMixin), (archived_job, ArchivedJobMixin))
         if isinstance(max_payload, bool) or not isinstance(max_payload, int) or max_payload < 1:
             raise ValueError(f"max_payload must be a number of bytes, not {max_payload!r}: max_payload={MAX_PAYLOAD}.")
-        if schema is not None:
-            check_name(schema, "schema")
-        for given, methods, example in (
-            (serializer, ("encode", "decode"), "serializer=TaggedJSON()"),
-            (job_ids, ("new",), "job_ids=UUIDv7()"),
-            (clock, ("now",), "clock=ManualClock(start)"),
-        ):
-            if given is not None and not all(callable(getattr(given, method, None)) for method in methods):
-                raise TypeError(f"{given!r} has no {' and '.join(methods)}: {example}.")
+        check_identifiers(schema=schema, job_table=job_table, archived_job_table=archived_job_table)
+        if job_ids is None:
+            job_ids = UUIDv7() if job is None else job.__job_ids__
+        _check_part(job_ids, ("new",), "job_ids=UUIDv7()")
+        _check_part(serializer, ("encode", "decode"), "serializer=TaggedJSON()")
+        _check_part(clock, ("now",), "clock=ManualClock(start)")
         names = (schema, job_table, archived_job_table)
         if job is not None and names != (DEFAULT_SCHEMA, "job", "archived_job"):
             raise TypeError("Give models or names, not both: a model has its name in __tablename__ and __job_schema__.")
         base = type("_Base", (DeclarativeBase,), {"metadata": sa.MetaData()})
-        self.Job: type[JobMixin] = job or type("Job", (JobMixin, base), {"__tablename__": job_table, "__job_schema__": schema})
+        self.job_ids: JobIds = job_ids
+        facts = {"__job_schema__": schema, "__job_ids__": job_ids}
+        self.Job: type[JobMixin] = job or type("Job", (JobMixin, base), {"__tablename__": job_table, **facts})
         self.ArchivedJob: type[ArchivedJobMixin] = archived_job or type(
-            "ArchivedJob", (ArchivedJobMixin, base), {"__tablename__": archived_job_table, "__job_schema__": schema}
+            "ArchivedJob", (ArchivedJobMixin, base), {"__tablename__": archived_job_table, **facts}
         )
+        check_columns(self.job_ids, self.job, self.archived_job)
+        check_archive(self.job, self.archived_job)
         self.serializer: Serializer = serializer or TaggedJSON()
-        self.job_ids: JobIds = job_ids or UUIDv7()
         self.max_payload = max_payload
         self.clock = clock
         self.built: dict[type, object] = {}  # what the dialects made of these tables
         self.Job.job_tables = self.ArchivedJob.job_tables = self
+        if made_by_database(job_ids):
+            number_anew_after_rollback(self.Job)
 
     @property
     def job(self) -> sa.Table:
@@ -314,23 +315,18 @@ class JobTables:
         """Return the payload as the text to store.
 
         Raises:
-            TypeError: It holds a type that the serializer does not take.
+            TypeError: It holds a type that the serializer does not take, or the serializer returned no str.
             ValueError: It holds a value that cannot be stored.
             PayloadTooLarge: The text exceeds `max_payload`.
         """
-        text = self.serializer.encode(payload)
-        if "\0" in text:
-            raise ValueError("The serializer returned text with a NUL, which PostgreSQL cannot store. Escape it.")
-        try:
-            size = len(text) if text.isascii() else len(text.encode())
-        except UnicodeEncodeError as error:
-            raise ValueError(f"The serializer returned text that is no Unicode: {error}. Escape it.") from error
-        if size > self.max_payload:
-            raise PayloadTooLarge(
-                f"The payload has {size} bytes encoded; at most {self.max_payload} are allowed. Store it elsewhere and enqueue "
-                "its key, or raise JobTables(max_payload=…)."
-            )
-        return text
+        return encode(payload, self.serializer, self.max_payload)
+
+
+def _check_part(given: Any, methods: tuple[str, ...], example: str) -> None:
+    if isinstance(given, type):
+        raise TypeError(f"{given.__name__} is a class; give an object: {example}.")
+    if given is not None and not all(callable(getattr(given, method, None)) for method in methods):
+        raise TypeError(f"{given!r} has no {' and '.join(methods)}: {example}.")
 
 
 def _table(model: type[_Columns]) -> sa.Table:

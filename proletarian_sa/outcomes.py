@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import datetime as dt
-    import uuid
 
 Status = Literal["succeeded", "retrying", "failed", "interrupted", "lost"]
 
@@ -20,7 +19,7 @@ class Outcome:
         status: `succeeded`: archived as success. `retrying`: put back, due again after `retry_in`. `failed`: archived as
             failure. `interrupted`: put back with the attempt given back. `lost`: the claim no longer owned the job, so nothing
             was recorded, and nothing written through `job.session` remains; the job runs again, or has run elsewhere.
-        job_id: The job's id.
+        job_id: The job's id: a `uuid.UUID`, unless the tables' `job_ids` say otherwise.
         job_type: Its type.
         attempts: Attempts begun, this one included.
         exception: What the handler raised, or why the job could not be run.
@@ -28,7 +27,7 @@ class Outcome:
     """
 
     status: Status
-    job_id: uuid.UUID
+    job_id: Any
     job_type: str
     attempts: int
     exception: BaseException | None = None

@@ -12,12 +12,26 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection, Dialect, Engine
 
-    from proletarian_sa.dialects import Statements
-
 Result = TypeVar("Result")
 
 MOST_STALE: Final = 100
 """How many connections in a row may be found stale in a pool."""
+
+INSISTED: Final = "proletarian_sa_insisted"
+"""Execution option of an engine of ours: the options that each connection is to be given by itself."""
+
+
+def connect(engine: Engine) -> Connection:
+    """Connect with the options of an engine of ours, whatever the application's engine beneath was given."""
+    connection = engine.connect()
+    insisted = engine.get_execution_options().get(INSISTED)
+    if insisted:
+        try:
+            connection.execution_options(**insisted)
+        except BaseException:
+            connection.close()
+            raise
+    return connection
 
 
 def past_stale(begin: Callable[[], Result], dialect: Dialect) -> Result:
@@ -61,16 +75,25 @@ class OwnConnection:
     Args:
         engine: One of ours, with our isolation level.
         keep: False gives the connection back after each transaction, for pools that are too small.
-        statements: Those that make it wait only briefly for locks; None: it waits as it does for the application.
+        settle: Sets up a new connection and returns what to restore; None: it is as the application has it.
+        restore: Undoes that before the connection is given back.
 
     Attributes:
         commit_failed: The last transaction failed in its commit: it may have been committed all the same.
     """
 
-    def __init__(self, engine: Engine, *, keep: bool = True, statements: Statements | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        keep: bool = True,
+        settle: Callable[[Connection], Any] | None = None,
+        restore: Callable[[Connection, Any], None] | None = None,
+    ) -> None:
         self._engine = engine
         self._keep = keep
-        self._statements = statements
+        self._settle = settle
+        self._restore = restore
         self._connection: Connection | None = None
         self._before: Any = None
         self.commit_failed = False
@@ -78,37 +101,62 @@ class OwnConnection:
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
         """Yield the connection, and commit; on an error roll back and give the connection up."""
-        self.commit_failed = False
         try:
-            if self._connection is None:
-                past_stale(self._connect, self._engine.dialect)
-            assert self._connection is not None
-            yield self._connection
-            self.commit_failed = True
-            self._connection.commit()
-            self.commit_failed = False
-            if not self._keep:
-                self.close()
+            yield self.begin()
+            self.commit()
         except BaseException:
             self.close()
             raise
 
+    def begin(self) -> Connection:
+        """Return the connection. Whoever begins also commits, or closes."""
+        self.commit_failed = False
+        if self._connection is None:
+            past_stale(self._connect, self._engine.dialect)
+        assert self._connection is not None
+        return self._connection
+
+    def commit(self) -> None:
+        """Commit what is open, if anything is."""
+        if self._connection is None:
+            return
+        self.commit_failed = True
+        self._connection.commit()
+        self.commit_failed = False
+        if not self._keep:
+            self.close()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a connection is checked out."""
+        return self._connection is not None
+
+    def rollback(self) -> None:
+        """Roll back what is open, and keep the connection if it is to be kept."""
+        try:
+            if self._connection is not None:
+                self._connection.rollback()
+        except exc.SQLAlchemyError:
+            self.close()
+        if not self._keep:
+            self.close()
+
     def _connect(self) -> None:
         self.close()  # that of an earlier try
-        self._connection = self._engine.connect()
-        if self._statements is not None:
-            self._before = self._statements.make_impatient(self._connection)
+        self._connection = connect(self._engine)
+        if self._settle is not None:
+            self._before = self._settle(self._connection)
 
     def close(self) -> None:
         """Roll back what is open and give the connection back to the pool, as it was."""
         connection, self._connection = self._connection, None
-        if connection is None:
+        if connection is None or connection.closed:  # by a handler that should not
             return
         try:
             if not connection.invalidated:
                 connection.rollback()
-                if self._statements is not None:
-                    self._statements.make_patient(connection, self._before)
+                if self._restore is not None:
+                    self._restore(connection, self._before)
             connection.close()
         except exc.SQLAlchemyError:
             connection.invalidate()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextvars
 import datetime as dt
+import random
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -15,12 +16,15 @@ from sqlalchemy import exc
 from proletarian_sa import events
 from proletarian_sa.claimed import ClaimedJob, Finish
 from proletarian_sa.dialects import Archived
+from proletarian_sa.error_text import error_line
 from proletarian_sa.errors import JobInterrupted, LeaseLost, PayloadError, TransactionLost, UnknownJobType, WorkerLost, is_ctrl_c
 from proletarian_sa.retry import Retry, RetryStrategy, decide
 from proletarian_sa.running import RunningJob
 from proletarian_sa.session import HandlerTransaction
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from proletarian_sa.handlers import Found
     from proletarian_sa.runtime import Runtime
 
@@ -40,6 +44,7 @@ class Decision:
     Attributes:
         recorded: It stands in the database already: the handler's own transaction has committed it.
         uncertain: Whether that commit has happened is not known: look before anything else.
+        payload: The job's payload, if it could be decoded.
         said: What is to be told of the run if it has not.
     """
 
@@ -51,11 +56,19 @@ class Decision:
     recorded: bool = False
     replaced: bool = False
     uncertain: bool = False
+    payload: Any = None
     said: tuple[events.Event, ...] = ()
 
 
-def start(runtime: Runtime, claimed: ClaimedJob) -> RunningJob | Decision:
+def start(
+    runtime: Runtime, claimed: ClaimedJob, open_transaction: Callable[[], HandlerTransaction] | None = None
+) -> RunningJob | Decision:
     """Decode the payload and return the job for its handler, or the decision where it cannot be run.
+
+    Args:
+        runtime: The worker's.
+        claimed: The job.
+        open_transaction: What `job.session` opens at its first use; by default a transaction of its own.
 
     **Transaction:** nothing.
     """
@@ -65,21 +78,30 @@ def start(runtime: Runtime, claimed: ClaimedJob) -> RunningJob | Decision:
         return Decision(claimed=claimed, verdict="failure", exception=lost, said=(failed,))
     try:
         payload = runtime.tables.serializer.decode(claimed.payload_text)
-    except Exception as error:  # noqa: BLE001 - travels in the decision
-        cause = error if isinstance(error, PayloadError) else PayloadError(f"{type(error).__name__}: {error}")
+    except BaseException as error:
+        if is_ctrl_c(error):
+            raise
+        cause = error if isinstance(error, PayloadError) else PayloadError(error_line(error))
         return Decision(claimed=claimed, verdict="undeliverable", exception=cause)
-    return RunningJob(claimed, payload, lambda: HandlerTransaction(runtime, claimed))
+    return RunningJob(claimed, payload, open_transaction or (lambda: HandlerTransaction(runtime, claimed)))
 
 
 def run(runtime: Runtime, claimed: ClaimedJob, running: RunningJob) -> Decision:
     """Find the handler, call it, and decide. If it used `job.session`, complete the job in that transaction.
 
+    All in one context of the job's own: the hooks of its session and its retry function see what the handler has set, and what
+    they set is not seen by the next job.
+
     **Transaction:** that of `job.session`, committed or rolled back when this returns.
     """
+    return contextvars.Context().run(_run, runtime, claimed, running)
+
+
+def _run(runtime: Runtime, claimed: ClaimedJob, running: RunningJob) -> Decision:
     try:
         found = runtime.handlers.find(claimed.job_type)
     except UnknownJobType as error:
-        return Decision(claimed=claimed, verdict="undeliverable", exception=error)
+        return Decision(claimed=claimed, verdict="undeliverable", exception=error, payload=running.payload)
     runtime.emit(events.JobStarted(**about(runtime, claimed)))
     try:
         failure = _call(found, running)
@@ -89,6 +111,13 @@ def run(runtime: Runtime, claimed: ClaimedJob, running: RunningJob) -> Decision:
         raise
     finally:
         running._over = True
+    try:
+        return _conclude(runtime, claimed, running, found, failure)
+    finally:
+        del failure  # its traceback leads here: a cycle would keep job and payload in memory until a collection
+
+
+def _conclude(runtime: Runtime, claimed: ClaimedJob, running: RunningJob, found: Found, failure: BaseException | None) -> Decision:
     transaction = running._transaction
     if transaction is None:
         if failure is None:
@@ -96,14 +125,14 @@ def run(runtime: Runtime, claimed: ClaimedJob, running: RunningJob) -> Decision:
         return _decide(runtime, claimed, running, found, failure)
     if failure is None:
         return _complete(runtime, claimed, running, found, transaction)
-    transaction.abandon()
+    transaction.undo()
     return _decide(runtime, claimed, running, found, failure)
 
 
 def _call(found: Found, running: RunningJob) -> BaseException | None:
-    """Call the handler in a context of its own, and return what it raised."""
+    """Call the handler, and return what it raised."""
     try:
-        contextvars.Context().run(found.call, running)
+        found.call(running)
     except BaseException as error:
         if is_ctrl_c(error):
             raise
@@ -118,9 +147,10 @@ def _complete(
     try:
         transaction.complete()
     except BaseException as error:
-        transaction.abandon()
         if is_ctrl_c(error):
+            transaction.abandon()
             raise
+        transaction.undo()
         return _decide(runtime, claimed, running, found, error)  # the handler's failure: a constraint, a hook of its session
     running._finishing = True  # from here on the row may vanish by our own doing
     archived: list[Archived] = []
@@ -128,6 +158,8 @@ def _complete(
     def archive() -> None:
         try:
             archived.extend(runtime.statements.archive(transaction.connection, [Finish(job=claimed, status="success")]))
+        except exc.IntegrityError:
+            raise  # refused, and so it would be the next time: the handler's failure
         except exc.SQLAlchemyError as error:
             raise _died(error) from error
         if archived == [Archived.LOST]:
@@ -139,12 +171,25 @@ def _complete(
         transaction.abandon()
         if is_ctrl_c(error):
             raise
+        note_foreign_key(runtime, error)
         # Refused, or its answer was lost, or a hook of the session failed before or after it.
         said: list[events.Event] = []
         decision = _decide(replace(runtime, emit=said.append), claimed, running, found, error)
         return replace(decision, uncertain=bool(archived), said=tuple(said))
     transaction.close()
     return Decision(claimed=claimed, verdict="success", recorded=True, replaced=archived == [Archived.REPLACED])
+
+
+def note_foreign_key(runtime: Runtime, error: BaseException) -> bool:
+    """Return whether a foreign key refused to let a job be archived, and write on the error what to do."""
+    if not runtime.statements.is_foreign_key_violation(error):
+        return False
+    job, archived_job = runtime.tables.job.name, runtime.tables.archived_job.name
+    error.add_note(
+        f"A finished job is copied to {archived_job!r} and deleted from {job!r}. A foreign key that refers to {job!r} must be "
+        f"ON DELETE SET NULL or ON DELETE CASCADE, or be left out; {archived_job!r} must not refer to rows that may be gone."
+    )
+    return True
 
 
 def _died(error: exc.SQLAlchemyError) -> TransactionLost:
@@ -160,8 +205,7 @@ def _decide(runtime: Runtime, claimed: ClaimedJob, running: RunningJob, found: F
     if isinstance(failure, JobInterrupted):
         delay = dt.timedelta() if running.stopping else AFTER_NEEDLESS_INTERRUPTION
         return Decision(claimed=claimed, verdict="release", exception=failure, retry_in=delay)
-    strategy = _strategy(runtime, claimed, running, found, failure)
-    retry = decide(strategy, claimed.attempts)
+    strategy, retry = _strategy(runtime, claimed, running, found, failure)
     died = _is_death(runtime, running, failure)
     if died:
         retry = _retry_after_death(strategy, claimed.attempts)
@@ -177,7 +221,7 @@ def _decide(runtime: Runtime, claimed: ClaimedJob, running: RunningJob, found: F
             )
         )
     if retry is None:
-        return Decision(claimed=claimed, verdict="failure", exception=failure)
+        return Decision(claimed=claimed, verdict="failure", exception=failure, payload=running.payload)
     return Decision(claimed=claimed, verdict="retry", exception=failure, retry_in=retry.delay, retries_left=retry.retries_left)
 
 
@@ -203,21 +247,19 @@ def _retry_after_death(strategy: RetryStrategy | None, attempts: int) -> Retry |
 
 def _strategy(
     runtime: Runtime, claimed: ClaimedJob, running: RunningJob, found: Found, failure: BaseException
-) -> RetryStrategy | None:
-    """Return the handler's strategy, else the worker's; a strategy that fails means no retry, and an event."""
+) -> tuple[RetryStrategy | None, Retry | None]:
+    """Return the handler's strategy, else the worker's, and what it leads to; one that fails means no retry, and an event."""
     chosen: Any = found.retry if found.retry is not None else runtime.retry
-    if chosen is None or isinstance(chosen, RetryStrategy):
-        return chosen
     try:
-        strategy = chosen(running, failure)
-        if strategy is None or isinstance(strategy, RetryStrategy):
-            return strategy
-        raise TypeError(f"A retry function must return a RetryStrategy or None, not {strategy!r}.")
+        strategy = chosen if chosen is None or isinstance(chosen, RetryStrategy) else chosen(running, failure)
+        if strategy is not None and not isinstance(strategy, RetryStrategy):
+            raise TypeError(f"A retry function must return a RetryStrategy or None, not {strategy!r}.")
+        return strategy, decide(strategy, claimed.attempts, random.random())
     except BaseException as error:
         if is_ctrl_c(error):
             raise
         runtime.emit(events.RetryStrategyFailed(**about(runtime, claimed), exception=error))
-        return None
+        return None, None
 
 
 def about(runtime: Runtime, claimed: ClaimedJob) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from proletarian_sa.errors import SessionNotYours
 
 if TYPE_CHECKING:
     import datetime as dt
-    import uuid
     from collections.abc import Callable
 
     from sqlalchemy.orm import Session
@@ -23,7 +22,7 @@ class RunningJob:
     """A job that is being run: handed to handlers of `(payload, job)`, and to retry functions.
 
     Attributes:
-        job_id: The job's id.
+        job_id: The job's id: a `uuid.UUID`, unless the tables' `job_ids` say otherwise.
         queue: Its queue.
         job_type: Its type.
         payload: Its payload, decoded.
@@ -34,7 +33,7 @@ class RunningJob:
     """
 
     def __init__(self, claimed: ClaimedJob, payload: Any, open_transaction: Callable[[], HandlerTransaction]) -> None:
-        self.job_id: uuid.UUID = claimed.job_id
+        self.job_id: Any = claimed.job_id
         self.queue: str = claimed.queue
         self.job_type: str = claimed.job_type
         self.payload: Any = payload

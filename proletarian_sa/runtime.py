@@ -5,8 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import secrets
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from sqlalchemy.engine import Engine
 from sqlalchemy.pool import QueuePool, StaticPool
@@ -16,15 +17,20 @@ from proletarian_sa.dialects import Statements, statements_for
 from proletarian_sa.errors import DatabaseNotSupported
 from proletarian_sa.handlers import HandlerMode, Handlers, Retry, as_handlers, check_retry
 from proletarian_sa.log import emitter, log_event
-from proletarian_sa.models import JobTables, check_name, default_tables
+from proletarian_sa.models import JobTables, default_tables
+from proletarian_sa.names import check_name
+from proletarian_sa.own_connection import INSISTED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from sqlalchemy.orm import Session
 
     from proletarian_sa.events import Event, Sink
+    from proletarian_sa.running import RunningJob
 
+Claim = Literal["leased", "held"]
+FailedJob = Callable[["RunningJob", BaseException], object]
 SHORTEST_LEASE: Final = dt.timedelta(seconds=0.05)
 LONGEST_LEASE: Final = dt.timedelta(days=7)
 DEFAULT_MAX_CRASHES: Final = 5
@@ -50,11 +56,14 @@ class Runtime:
     options: Mapping[str, Any]
     statements: Statements
     tables: JobTables
-    queue: str
+    queues: tuple[str, ...]
     handlers: Handlers
     retry: Retry
     lease: dt.timedelta
     max_crashes: int
+    failed_job: FailedJob | None
+    claim: Claim
+    held_warning: dt.timedelta
     worker_id: str
     session_factory: Callable[[], Session] | None
     emit: Callable[[Event], None]
@@ -65,13 +74,16 @@ def build_runtime(
     engine: Any,
     handler: Any,
     *,
-    queue: str,
+    queue: str | Sequence[str],
     tables: JobTables = default_tables,
+    claim: Claim = "leased",
     lease: dt.timedelta | float = 60.0,
     retry: Retry = None,
     handler_mode: HandlerMode = "default",
     session_factory: Callable[[], Session] | None = None,
     max_crashes: int = DEFAULT_MAX_CRASHES,
+    failed_job: FailedJob | None = None,
+    held_warning: dt.timedelta | float = 60.0,
     worker_id: str | None = None,
     on_event: Sink = log_event,
 ) -> Runtime:
@@ -90,9 +102,13 @@ def build_runtime(
         raise TypeError(f"session_factory must be a function that returns a Session, not {session_factory!r}.")
     if isinstance(max_crashes, bool) or not isinstance(max_crashes, int) or max_crashes < 0:
         raise ValueError(f"max_crashes must be an int of at least 0, not {max_crashes!r}.")
+    if failed_job is not None and not callable(failed_job):
+        raise TypeError(f"failed_job must be a function of (job, exception), not {failed_job!r}.")
+    if claim not in ("leased", "held"):
+        raise ValueError(f"claim must be 'leased' or 'held', not {claim!r}.")
     check_retry(retry)
-    check_name(queue, "queue")
-    name = check_name(worker_id, "worker_id") if worker_id is not None else f"proletarian[{queue}]"
+    queues = check_queues(queue)
+    name = check_name(worker_id, "worker_id") if worker_id is not None else f"proletarian[{','.join(queues)}]"
     statements = statements_for(engine.dialect, tables)
     handlers = as_handlers(handler, handler_mode)
     duration = as_timedelta(lease, "lease", minimum=SHORTEST_LEASE, maximum=LONGEST_LEASE)
@@ -101,16 +117,36 @@ def build_runtime(
         options={},
         statements=statements,
         tables=tables,
-        queue=queue,
+        queues=queues,
         handlers=handlers,
         retry=retry,
         lease=duration,
         max_crashes=max_crashes,
+        failed_job=failed_job,
+        claim=claim,
+        held_warning=as_timedelta(held_warning, "held_warning", minimum=dt.timedelta()),
         worker_id=name,
         session_factory=session_factory,
         emit=emitter(on_event),
         tokens=ClaimTokens(name),
     )
+
+
+def check_queues(queue: Any) -> tuple[str, ...]:
+    """Return the names of one queue or several, in their order.
+
+    Raises:
+        TypeError: Neither a name nor a sequence of names.
+        ValueError: A bad name, one name twice, or none.
+    """
+    if isinstance(queue, str | bytes):
+        return (check_name(queue, "queue"),)
+    if not isinstance(queue, Sequence):
+        raise TypeError(f"queue must be a name or a sequence of names, not {queue!r}: queue=['urgent', 'default'].")
+    names = tuple(check_name(name, f"queue[{index}]") for index, name in enumerate(queue))
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"queue must name one or more queues, each once, not {list(names)!r}.")
+    return names
 
 
 def prepare(runtime: Runtime) -> Runtime:
@@ -131,7 +167,10 @@ def prepare(runtime: Runtime) -> Runtime:
         if reason is not None:
             raise DatabaseNotSupported(f"{engine.url!r} cannot serve a worker: {reason}")
         options = statements.own_options(connection)
-    return replace(runtime, engine=engine.execution_options(**options), options=options, tokens=ClaimTokens(runtime.worker_id))
+    # SQLAlchemy lets what the application's engine was given, if it was, win over what an engine made from it is given.
+    insisted = {INSISTED: options} if options.keys() & engine.get_execution_options().keys() else {}
+    own_engine = engine.execution_options(**options, **insisted)
+    return replace(runtime, engine=own_engine, options=options, tokens=ClaimTokens(runtime.worker_id))
 
 
 def pool_capacity(engine: Engine) -> int | None:

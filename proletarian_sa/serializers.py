@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Callable, Iterable
-from json import JSONDecodeError
 from math import isfinite
 from typing import Any, Protocol, TypeVar
 
 from proletarian_sa._codecs import CODECS, Codec, read_int, read_str, splits_pair
+from proletarian_sa._json_text import json_reader
 from proletarian_sa._shorten import shorten
 from proletarian_sa._tagging import DEEPEST, LARGEST_INT, SMALLEST_INT, Tagger, looks_like_tag
 from proletarian_sa.errors import PayloadError
@@ -134,9 +134,7 @@ class TaggedJSON:
             "$frozenset": lambda items: _read_members(frozenset, items),
             "$type": self._read_registered,
         }
-        self._from_json = json.JSONDecoder(
-            object_hook=self._read_object, parse_float=_read_float, parse_constant=_refuse_constant
-        ).decode
+        self._from_json = json_reader(self._read_object)
         for kind, tag, encode, decode in types:
             self.register(kind, tag, encode, decode)
 
@@ -221,18 +219,7 @@ class TaggedJSON:
                 raised, whatever the text.
 
         """
-        try:
-            return self._from_json(text)
-        except PayloadError:
-            raise
-        except JSONDecodeError as error:
-            raise PayloadError(
-                f"The payload is not JSON: {error.msg} at character {error.pos} of {len(text)}: {shorten(text)}"
-            ) from error
-        except RecursionError:
-            raise PayloadError(f"The payload is nested too deep to be read: {shorten(text)}") from None
-        except (TypeError, ValueError) as error:  # no text at all, or a number of more digits than Python reads
-            raise PayloadError(f"The payload cannot be read: {error}: {shorten(text)}") from error
+        return self._from_json(text)
 
     def _read_object(self, found: dict[str, Any]) -> Any:
         if len(found) != 1 or not looks_like_tag(found):
@@ -300,17 +287,6 @@ def _is_plain(values: Iterable[Any], depth: int) -> bool:  # noqa: C901, PLR0912
         elif value is not None and kind is not bool:
             return False
     return True
-
-
-def _read_float(text: str) -> float:
-    value = float(text)
-    if not isfinite(value):
-        raise PayloadError(f"The payload holds a number that is too large for a float: {shorten(text)}")
-    return value
-
-
-def _refuse_constant(name: str) -> Any:
-    raise PayloadError(f"The payload holds {name}, which is no number: only finite ones are stored")
 
 
 def _list(content: Any) -> list[Any]:

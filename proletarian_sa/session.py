@@ -9,7 +9,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
 from proletarian_sa.errors import LeaseLost, SessionNotYours, TransactionLost
-from proletarian_sa.own_connection import past_stale
+from proletarian_sa.own_connection import INSISTED, past_stale
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,14 +28,14 @@ _ENDS: Final = {
     "prepare": "return from the handler: its writes and the job's completion are committed together",
 }
 
-_ERRORS: Final = "proletarian_sa_errors"  # execution option: a list that gathers what goes wrong on a connection
+ERRORS: Final = "proletarian_sa_errors"  # execution option: a list that gathers what goes wrong on a connection
 
 
 @event.listens_for(Engine, "handle_error")
 def _gather(context: ExceptionContext) -> None:
     """Remember an error that the handler may swallow: what fails after it tells nothing of the reason."""
     connection, error = context.connection, context.sqlalchemy_exception
-    errors = connection.get_execution_options().get(_ERRORS) if connection is not None else None
+    errors = connection.get_execution_options().get(ERRORS) if connection is not None else None
     if errors is not None and error is not None:
         errors.append(error)
 
@@ -52,10 +52,16 @@ class HandlerTransaction:
         self._runtime = runtime
         self._job = job
         self._errors: list[exc.StatementError] = []
-        self.session = _new_session(runtime)
-        past_stale(self._open, runtime.engine.dialect)
+        self.session = self._make_session()
+        self._start()
         for method, instead in _ENDS.items():
             setattr(self.session, method, _refuse(method, instead))
+
+    def _make_session(self) -> Session:
+        return new_session(self._runtime)
+
+    def _start(self) -> None:
+        past_stale(self._open, self._runtime.engine.dialect)
 
     def _open(self) -> None:
         self._errors.clear()
@@ -72,11 +78,16 @@ class HandlerTransaction:
         if not self.session.in_transaction():
             self.session.begin()
         # A session of the application's brings its own engine, which has not our options.
-        options = self._runtime.options if self._runtime.session_factory is not None else {}
-        return self._connect(execution_options={**options, _ERRORS: self._errors})
+        insist = self._runtime.session_factory is not None or INSISTED in self._runtime.engine.get_execution_options()
+        options = self._runtime.options if insist else {}
+        return self._connect(execution_options={**options, ERRORS: self._errors})
 
     def _connect(self, **options: Any) -> Connection:
         return self.session.connection(bind_arguments={"mapper": inspect(self._runtime.tables.Job)}, **options)
+
+    def is_transient(self, error: BaseException) -> bool:
+        """Return whether the same may succeed later."""
+        return self._runtime.statements.is_transient(error)
 
     def died_of(self) -> exc.StatementError | None:
         """Return the error, swallowed or not, at which the database ended the transaction for a reason that lies outside it."""
@@ -107,9 +118,7 @@ class HandlerTransaction:
             raise
         except exc.InvalidRequestError as error:
             if not self._savepoint.is_active and not isinstance(error, exc.PendingRollbackError):
-                raise SessionNotYours(
-                    "The handler ended the transaction that job.session had begun for it. Leave that transaction alone."
-                ) from error
+                raise not_yours() from error
             raise
 
     def _release_inner(self) -> None:
@@ -137,6 +146,13 @@ class HandlerTransaction:
         finally:
             event.remove(self.session, "before_commit", before_commit)
 
+    alive = True
+    """Whether a transaction that was lent by the worker can go on."""
+
+    def undo(self) -> None:
+        """Take back what a failed handler has written."""
+        self.abandon()
+
     def abandon(self) -> None:
         """Roll back and give the connection back. Raises nothing that matters: the server rolls back by itself when it is gone."""
         try:
@@ -159,7 +175,13 @@ class HandlerTransaction:
         type(self.session).close(self.session)
 
 
-def _new_session(runtime: Runtime) -> Session:
+def not_yours() -> SessionNotYours:
+    """Return the error that says that the handler ended the transaction, whichever way it found."""
+    return SessionNotYours("The handler ended the transaction that job.session had begun for it. Leave that transaction alone.")
+
+
+def new_session(runtime: Runtime) -> Session:
+    """Return a new Session: the application's own, if it has given a factory."""
     session: Any = Session(runtime.engine) if runtime.session_factory is None else runtime.session_factory()
     if not isinstance(session, Session):
         raise TypeError(

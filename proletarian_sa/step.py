@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import exc
 
 from proletarian_sa import events
-from proletarian_sa.finish import Recorder, Recording, give_up
+from proletarian_sa.finish import Recorder, Recording, record_until
 from proletarian_sa.heartbeat import Heartbeats
+from proletarian_sa.held import HeldClaims, HeldWatch
+from proletarian_sa.held_check import check_held_once
 from proletarian_sa.install import check_tables
 from proletarian_sa.log import log_event
 from proletarian_sa.models import DEFAULT_QUEUE, JobTables, default_tables
 from proletarian_sa.own_connection import OwnConnection
 from proletarian_sa.run import Decision, run, start
-from proletarian_sa.runtime import DEFAULT_MAX_CRASHES, Runtime, build_runtime, prepare
+from proletarian_sa.runtime import DEFAULT_MAX_CRASHES, Claim, FailedJob, Runtime, build_runtime, prepare
 
 if TYPE_CHECKING:
     import datetime as dt
     import threading
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from sqlalchemy.engine import Engine
     from sqlalchemy.orm import Session
@@ -35,13 +37,16 @@ def process_next_job(
     engine: Engine,
     handler: Any,
     *,
-    queue: str = DEFAULT_QUEUE,
+    queue: str | Sequence[str] = DEFAULT_QUEUE,
     tables: JobTables = default_tables,
+    claim: Claim = "leased",
     lease: dt.timedelta | float = 60.0,
     retry: Retry = None,
     handler_mode: HandlerMode = "default",
     session_factory: Callable[[], Session] | None = None,
     max_crashes: int = DEFAULT_MAX_CRASHES,
+    failed_job: FailedJob | None = None,
+    held_warning: dt.timedelta | float = 60.0,
     worker_id: str | None = None,
     on_event: events.Sink = log_event,
 ) -> Outcome | None:
@@ -52,13 +57,16 @@ def process_next_job(
     Args:
         engine: The application's engine; connections of our own are taken from its pool.
         handler: A `JobRegistry`, or a function of `(job_type, payload)`.
-        queue: Which queue.
+        queue: Which queue, or several in strict order: a job of a later one is run when none of the earlier ones is due.
         tables: Which pair of tables; the same as for `enqueue`.
+        claim: `leased` or `held`; see `QueueWorker`.
         lease: How long the job is ours without a sign of life, seconds or timedelta; it is prolonged while the handler runs.
         retry: The strategy for job types without one of their own, or a function `(job, exception) -> RetryStrategy | None`.
         handler_mode: How to call a plain function: `default`, `(job_type, payload)`; `advanced`, `(job)`.
         session_factory: Makes the Session behind `job.session`, for one's own subclass or binds.
         max_crashes: How many runs of a job may be lost with their worker before it is archived as failure.
+        failed_job: Called with `(job, exception)` when a job has failed for good; see `QueueWorker`.
+        held_warning: After how long a held job is warned about, seconds or timedelta; 60 s by default.
         worker_id: A name for logs and for `claimed_by`; `proletarian[queue]` by default.
         on_event: Is given every event; standard logging by default.
 
@@ -70,7 +78,7 @@ def process_next_job(
         SQLAlchemyError: The claim failed: no job was touched.
         KeyboardInterrupt: Ctrl-C in the main thread; the job is put back.
 
-    **Transaction:** its own: one for the claim, that of `job.session` if the handler uses it, one for the finish.
+    **Transaction:** its own: one for the claim, that of `job.session` if the handler uses it, one for the finish; held: one.
     """
     runtime = prepare(
         build_runtime(
@@ -78,15 +86,38 @@ def process_next_job(
             handler,
             queue=queue,
             tables=tables,
+            claim=claim,
             lease=lease,
             retry=retry,
             handler_mode=handler_mode,
             session_factory=session_factory,
             max_crashes=max_crashes,
+            failed_job=failed_job,
+            held_warning=held_warning,
             worker_id=worker_id,
             on_event=on_event,
         )
     )
+    return _process_held(runtime) if runtime.claim == "held" else _process_leased(runtime)
+
+
+def _process_held(runtime: Runtime) -> Outcome | None:
+    check_held_once(runtime)
+    watch = HeldWatch(runtime, keep_connection=False)
+    held = HeldClaims(runtime, watch, keep_connection=False)
+    watch.start()
+    try:
+        claimed = held.claim()
+        return None if claimed is None else held.run(claimed)
+    except exc.DBAPIError as error:
+        _explain(runtime, error)
+        raise
+    finally:
+        watch.stop()
+        held.close()
+
+
+def _process_leased(runtime: Runtime) -> Outcome | None:
     own = OwnConnection(runtime.engine)
     try:
         sent_at = time.monotonic()
@@ -101,7 +132,7 @@ def process_next_job(
         try:
             decision = run_held(runtime, held)
             held.finishing = True
-            return _record(runtime, recorder, held, decision)
+            return record(runtime, recorder, held, decision)
         except KeyboardInterrupt as interruption:
             recorder.record([Recording(Decision(claimed=held.claimed, verdict="release", exception=interruption))])
             raise
@@ -114,25 +145,34 @@ def process_next_job(
 
 def _claim_or_explain(runtime: Runtime, own: OwnConnection) -> list[ClaimedJob]:
     try:
-        return claim(runtime, own, limit=1)
+        return claim_leased(runtime, own, limit=1)
     except exc.DBAPIError as error:
-        if runtime.statements.is_missing_table(error):
-            check_tables(runtime.engine, tables=runtime.tables)
+        _explain(runtime, error)
         raise
 
 
-def claim(runtime: Runtime, own: OwnConnection, *, limit: int) -> list[ClaimedJob]:
-    """Claim up to `limit` jobs: ours when this returns.
+def _explain(runtime: Runtime, error: exc.DBAPIError) -> None:
+    if runtime.statements.is_missing_table(error):
+        check_tables(runtime.engine, tables=runtime.tables)
 
-    **Transaction:** its own, committed.
+
+def claim_leased(runtime: Runtime, own: OwnConnection, *, limit: int) -> list[ClaimedJob]:
+    """Claim up to `limit` jobs: ours when this returns. Jobs of a later queue only if the earlier ones have too few.
+
+    **Transaction:** its own, one for each queue, committed.
     """
-    with own.transaction() as connection:
-        claimed = runtime.statements.claim(
-            connection, queue=runtime.queue, token=runtime.tokens.new(), lease=runtime.lease, limit=limit
-        )
-    if claimed:
-        runtime.emit(events.JobsClaimed(worker_id=runtime.worker_id, queue=runtime.queue, count=len(claimed)))
-    return claimed
+    taken: list[ClaimedJob] = []
+    for queue in runtime.queues:
+        with own.transaction() as connection:
+            claimed = runtime.statements.claim(
+                connection, queue=queue, token=runtime.tokens.new(), lease=runtime.lease, limit=limit - len(taken)
+            )
+        if claimed:
+            runtime.emit(events.JobsClaimed(worker_id=runtime.worker_id, queue=queue, count=len(claimed)))
+        taken += claimed
+        if len(taken) >= limit or any(job.crashes for job in claimed):  # those are claimed alone
+            break
+    return taken
 
 
 def run_held(runtime: Runtime, held: Held, stopping: threading.Event | None = None) -> Decision:
@@ -151,16 +191,9 @@ def run_held(runtime: Runtime, held: Held, stopping: threading.Event | None = No
     return run(runtime, held.claimed, started)
 
 
-def _record(runtime: Runtime, recorder: Recorder, held: Held, decision: Decision) -> Outcome:
+def record(runtime: Runtime, recorder: Recorder, held: Held, decision: Decision) -> Outcome:
     """Record the decision, trying again while the lease is prolonged, or for as long as one lasts."""
-    recording = Recording(decision)
     first = time.monotonic()
-    while recorder.record([recording]):
-        now = time.monotonic()
-        if now > max(held.valid_until, first + runtime.lease.total_seconds()):
-            give_up(runtime, recording, TimeoutError("The database could not store it for as long as the lease lasts."))
-            break
-        time.sleep(max(0.0, recording.not_before - now))
-    if recording.outcome is None:
-        raise AssertionError("A recording without an outcome is to be tried again.")
-    return recording.outcome
+    return record_until(
+        runtime, recorder, Recording(decision), lambda: max(held.valid_until, first + runtime.lease.total_seconds())
+    )

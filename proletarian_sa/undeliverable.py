@@ -11,7 +11,7 @@ import datetime as dt
 import re
 from typing import Final
 
-from proletarian_sa.error_text import storable
+from proletarian_sa.error_text import error_line, storable
 
 GRACE: Final = dt.timedelta(minutes=10)
 LONGEST_DELAY: Final = dt.timedelta(minutes=1)
@@ -30,7 +30,7 @@ def put_back(last_error: str | None, error: Exception, now: dt.datetime) -> tupl
     if now - since >= GRACE:
         return None
     delay = min(dt.timedelta(seconds=2 ** min(times, 10)), LONGEST_DELAY)
-    note = f"Put back {times + 1} times since {since.isoformat()}: {type(error).__name__}: {error}"
+    note = f"Put back {times + 1} times since {since.isoformat()}: {error_line(error)}"
     return storable(note), delay
 
 

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import atexit
 import datetime as dt
 import threading
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from proletarian_sa.at_exit import call_at_exit, forget
 from proletarian_sa.clock import as_timedelta
 from proletarian_sa.crew import Crew
+from proletarian_sa.held_check import check_held
+from proletarian_sa.held_crew import HeldCrew
 from proletarian_sa.install import check_tables
+from proletarian_sa.lifecycle import Habits, Lifecycle
 from proletarian_sa.log import log_event
 from proletarian_sa.models import DEFAULT_QUEUE, JobTables, default_tables
 from proletarian_sa.own_connection import past_stale
-from proletarian_sa.runtime import DEFAULT_MAX_CRASHES, Runtime, build_runtime, prepare
+from proletarian_sa.rights import check_rights, explained
+from proletarian_sa.runtime import DEFAULT_MAX_CRASHES, Claim, FailedJob, Runtime, build_runtime, prepare
+from proletarian_sa.signals import StopAtSignals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from sqlalchemy.engine import Engine
     from sqlalchemy.orm import Session
@@ -42,10 +47,14 @@ class QueueWorker:
         engine: The application's engine; connections of our own are taken from its pool: up to three, and one for each handler
             that uses `job.session`.
         handler: A `JobRegistry`, or a function of `(job_type, payload)`.
-        queue: Which queue; `default` by default.
+        queue: Which queue, or several in strict order: jobs of a later one are taken when none of the earlier ones is due, so a
+            full queue starves those behind it. `default` by default.
         worker_threads: How many handlers run at the same time; 1 by default.
         polling_interval: How long to wait when no job is due, seconds or timedelta; 0.1 s by default, with a tenth of jitter.
         tables: Which pair of tables; the same as for `enqueue`.
+        claim: `leased`, the default: a claim is written into the job's row, and lapses without a sign of life. `held`: one
+            transaction from the claim to the finish, kept open while the handler runs; for short, purely transactional jobs, not on
+            SQLite. Workers of both kinds may serve one queue.
         lease: How long a job is ours without a sign of life, seconds or timedelta; 60 s by default. It is prolonged three times as
             often while the job is in hand, so a job may run for hours; a job whose worker died runs again after this time.
         retry: The strategy for job types without one of their own, or a function `(job, exception) -> RetryStrategy | None`; by
@@ -53,7 +62,16 @@ class QueueWorker:
         handler_mode: How to call a plain function: `default`, `(job_type, payload)`; `advanced`, `(job)`.
         session_factory: Makes the Session behind `job.session`, for one's own subclass or binds.
         max_crashes: How many runs of a job may be lost with their worker before it is archived as failure; 5 by default.
+        failed_job: Called with `(job, exception)` when a job has failed for good, in the transaction that archives it: what it
+            writes through `job.session` is committed with that. If it raises, that is undone, and the job stays archived.
+        held_warning: After how long a held job is warned about, seconds or timedelta; 60 s by default.
+        on_polling_error: Called with an error of a claim that waiting may not mend; if it returns something true, the worker stops,
+            else it polls again after a growing pause. By default it stops. Errors that pass are always waited out.
+        on_shutdown: Called without arguments after a stop, once all handlers have returned.
         stop_timeout: How long `stop` waits for running handlers, seconds or timedelta; 10 s by default.
+        install_signal_handlers: Stop at SIGTERM, SIGINT and SIGBREAK; needs `start` in the main thread. The first signal calls
+            `stop`, beside the application's own handler if there is one; without one, `run` returns after that, or the process
+            ends by the signal. The second has its usual effect at once. `stop` puts back what was there. False by default.
         worker_id: A name for logs, threads and `claimed_by`; `proletarian[queue]` by default. Need not be unique.
         on_event: Is given every event; standard logging by default.
 
@@ -70,16 +88,22 @@ class QueueWorker:
         engine: Engine,
         handler: Any,
         *,
-        queue: str = DEFAULT_QUEUE,
+        queue: str | Sequence[str] = DEFAULT_QUEUE,
         worker_threads: int = 1,
         polling_interval: dt.timedelta | float = 0.1,
         tables: JobTables = default_tables,
+        claim: Claim = "leased",
         lease: dt.timedelta | float = 60.0,
         retry: Retry = None,
         handler_mode: HandlerMode = "default",
         session_factory: Callable[[], Session] | None = None,
         max_crashes: int = DEFAULT_MAX_CRASHES,
+        failed_job: FailedJob | None = None,
+        held_warning: dt.timedelta | float = 60.0,
+        on_polling_error: Callable[[BaseException], object] | None = None,
+        on_shutdown: Callable[[], object] | None = None,
         stop_timeout: dt.timedelta | float = 10.0,
+        install_signal_handlers: bool = False,
         worker_id: str | None = None,
         on_event: events.Sink = log_event,
     ) -> None:
@@ -88,23 +112,37 @@ class QueueWorker:
             raise TypeError(f"worker_threads must be an int, not {worker_threads!r}.")
         if not 1 <= worker_threads <= MOST_THREADS:
             raise ValueError(f"worker_threads must be 1 to {MOST_THREADS}, not {worker_threads}.")
-        self._threads = worker_threads
-        self._polling_interval = _seconds(polling_interval, "polling_interval", SHORTEST_INTERVAL)
+        if not isinstance(install_signal_handlers, bool):
+            raise TypeError(f"install_signal_handlers must be True or False, not {install_signal_handlers!r}.")
+        for name, callback in (("on_polling_error", on_polling_error), ("on_shutdown", on_shutdown)):
+            if callback is not None and not callable(callback):
+                raise TypeError(f"{name} must be a function, not {callback!r}.")
+        self._habits = Habits(
+            threads=worker_threads,
+            polling_interval=_seconds(polling_interval, "polling_interval", SHORTEST_INTERVAL),
+            on_polling_error=on_polling_error,
+            on_shutdown=on_shutdown,
+        )
         self._stop_timeout = _seconds(stop_timeout, "stop_timeout")
         self._runtime = build_runtime(
             engine,
             handler,
             queue=queue,
             tables=tables,
+            claim=claim,
             lease=lease,
             retry=retry,
             handler_mode=handler_mode,
             session_factory=session_factory,
             max_crashes=max_crashes,
+            failed_job=failed_job,
+            held_warning=held_warning,
             worker_id=worker_id,
             on_event=on_event,
         )
-        self._crew: Crew | None = None
+        self._signals = StopAtSignals(self.stop, self._runtime.worker_id, enabled=install_signal_handlers)
+        self._crew: Lifecycle | None = None
+        self._stop_asked = False  # since the last start began
         self._starting = threading.RLock()  # a sink may call start() or stop()
 
     def with_options(self, **options: Any) -> QueueWorker:
@@ -140,27 +178,48 @@ class QueueWorker:
     def start(self) -> None:
         """Start the threads, and return. Does nothing if it is running; may be started again after it has stopped.
 
+        A `stop` that is called meanwhile, elsewhere, is obeyed as soon as it has started.
+
         Raises:
             TablesMissing: The tables are not there; the message says what to type.
             TablesForeign: A table of that name is not ours.
+            RightsMissing: The engine's user may not do what a worker does; the message says what to type.
             DatabaseNotSupported: The server is too old, or the SQLite database is in memory.
             SQLAlchemyError: The database cannot be reached.
+            RuntimeError: It is still stopping: handlers have not returned. Or the worker is to install signal handlers, and this is
+                not the main thread.
 
         **Transaction:** reads the catalogue; the worker's own from then on.
         """
         with self._starting:
-            if self.is_running:
+            if self._crew is not None and self._crew.is_alive():
+                self._crew.check_not_stopping()
                 return
+            self._stop_asked = False
+            self._signals.check()
             runtime = past_stale(self._prepare, self._runtime.engine.dialect)
-            crew = Crew(runtime, self._threads, self._polling_interval)
-            crew.start()
+            crew = HeldCrew(runtime, self._habits) if runtime.claim == "held" else Crew(runtime, self._habits)
+            self._signals.install()
+            try:
+                crew.start()
+            except BaseException:
+                self._signals.remove()
+                raise
             self._crew = crew
+            if self._stop_asked:
+                crew.ask_to_stop()
+            self._signals.begin()
             crew.announce()
-            atexit.register(self.stop)
+            call_at_exit(self.stop)
 
     def _prepare(self) -> Runtime:
-        runtime = prepare(self._runtime)
+        with explained(self._runtime.engine, self._runtime.tables, "Connecting"):
+            runtime = prepare(self._runtime)
         check_tables(runtime.engine, tables=runtime.tables)
+        check_rights(runtime.engine, tables=runtime.tables)
+        if runtime.claim == "held":
+            with explained(runtime.engine, runtime.tables, "Trying a held claim on a row of its own"):
+                check_held(runtime)
         return runtime
 
     def stop(self, timeout: dt.timedelta | float | None = None) -> list[RunningJob]:
@@ -178,36 +237,42 @@ class QueueWorker:
 
         **Transaction:** the worker's own.
         """
-        crew = self._crew
-        if crew is None or not crew.is_alive():
-            return []
-        atexit.unregister(self.stop)
-        crew.ask_to_stop()
-        seconds = self._stop_timeout if timeout is None else _seconds(timeout, "timeout")
-        if crew.is_own_thread():
-            seconds = 0.0  # a handler or a sink that stops its own worker must not wait for itself
-        if crew.stopped.wait(seconds):
-            return []
-        return crew.report_running()
+        with self._signals.stopping(lambda: self.is_running):
+            self._stop_asked = True
+            crew = self._crew
+            if crew is None or not crew.is_alive():
+                return []
+            forget(self.stop)
+            crew.ask_to_stop()
+            seconds = self._stop_timeout if timeout is None else _seconds(timeout, "timeout")
+            if crew.is_own_thread() or (timeout is None and self._signals.hurried):
+                seconds = 0.0  # a handler or a sink that stops its own worker must not wait for itself
+            if crew.stopped.wait(seconds):
+                return []
+            return crew.report_running()
 
     def run(self) -> None:
         """Start, and return when the worker has stopped: by `stop` from elsewhere, or by Ctrl-C, which stops it gracefully.
+
+        With `install_signal_handlers`, in the main thread, also by the first signal, and then without a KeyboardInterrupt.
 
         Raises:
             Exception: What `start` raises, and the error that ended the worker, if one did.
 
         **Transaction:** the worker's own.
         """
-        self.start()
-        try:
-            while not self.join(0.5) and self.error is None:  # a wait without end could not be interrupted on Windows
-                continue
-        except KeyboardInterrupt:
-            self.stop()
-            raise
-        if self.error is not None:
-            self.stop()
-            raise self.error
+        with self._signals.waiting_in_run():
+            self.start()
+            try:
+                # A wait without end could not be interrupted on Windows.
+                while not self.join(0.5) and self.error is None and not self._signals.obeyed:
+                    continue
+            except KeyboardInterrupt:
+                self.stop()
+                raise
+            if self.error is not None:
+                self.stop()
+                raise self.error
 
     def __enter__(self) -> Self:
         self.start()

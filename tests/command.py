@@ -18,9 +18,11 @@ START = 60.0
 class Command:
     """A running command; its lines can be waited for."""
 
+    program = (str(COMMAND), "worker")
+
     def __init__(self, *arguments, prefix=(), **environment):
         self.process = subprocess.Popen(
-            [*prefix, str(COMMAND), "worker", *arguments],
+            [*prefix, *self.program, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -67,3 +69,26 @@ class Command:
         code = self.process.wait(START)
         self.reader.join(PATIENCE)
         return code
+
+
+def can_be_process_1():
+    """Return whether this user may make PID namespaces."""
+    command = ["unshare", "--pid", "--fork", "--mount-proc", "true"]
+    try:
+        return subprocess.run(command, check=False, capture_output=True).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+def only_child(pid):
+    """Return the number of the one child of a process."""
+    with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:  # noqa: PTH123 - not a file
+        (child,) = file.read().split()
+    return int(child)
+
+
+def namespace_pid(pid):
+    """Return the number that a process has in its own namespace."""
+    with open(f"/proc/{pid}/status", encoding="ascii") as file:  # noqa: PTH123 - not a file
+        (line,) = [line for line in file if line.startswith("NSpid:")]
+    return line.split()[-1]

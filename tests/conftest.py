@@ -1,5 +1,6 @@
 """Fixtures that every test may ask for: a new database on each kind of server, and engines on it."""
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from tests.claims import HELD, LEASED, choose, chosen
 from tests.queue_contents import Base
 from tests.servers import KINDS, ServerFailedError, ServerMissingError, Servers
 from tests.servers.administrator import Administrator
@@ -76,6 +78,14 @@ def queue_engine(engine: sa.Engine) -> sa.Engine:
     return engine
 
 
+@pytest.fixture(params=[LEASED, HELD])
+def claim(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Run the test once with each kind of claim."""
+    choose(request.param)
+    yield request.param
+    choose(LEASED)
+
+
 @pytest.fixture
 def work(queue_engine: sa.Engine) -> Iterator[Callable[..., Any]]:
     """Return what makes a worker that polls often, and the recorder of its events; all are stopped after the test."""
@@ -86,13 +96,22 @@ def work(queue_engine: sa.Engine) -> Iterator[Callable[..., Any]]:
 
     def make(handler: Any, engine: sa.Engine = queue_engine, **options: Any) -> tuple[QueueWorker, Any]:
         defaults = {"polling_interval": 0.01, "on_event": Recorder(), "stop_timeout": PATIENCE, "handler_mode": "advanced"}
-        options = defaults | options
+        options = defaults | {"claim": chosen()} | options
         made.append(QueueWorker(engine, handler, **options))
         return made[-1], options["on_event"]
 
     yield make
     for worker in made:
         worker.stop()
+
+
+@pytest.fixture
+def signalled(work: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
+    """Return what makes a worker that installs signal handlers; what was installed before is there again after the test."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield lambda handler=lambda _job: None, **options: work(handler, **{"install_signal_handlers": True} | options)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """What many tests need: waiting for facts with a limit, never for time to pass."""
 
+import os
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -20,3 +21,8 @@ def wait_until(predicate: Callable[[], T], timeout: float = 10.0, pause: float =
         if time.monotonic() >= deadline:
             raise AssertionError(f"still {value!r} after {timeout} seconds")
         time.sleep(pause)
+
+
+def scaled(count: int) -> int:
+    """Return how many there are to be in this run: the environment variable PROLETARIAN_TEST_SCALE, 1 by default, times `count`."""
+    return count * int(os.environ.get("PROLETARIAN_TEST_SCALE", "1"))

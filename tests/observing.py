@@ -66,6 +66,36 @@ class Gate:
         assert self.open.wait(PATIENCE)
 
 
+class Spoken:
+    """Watches what the threads of a worker say to the database; holds a statement up, or lets it fail."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self.hold = lambda _statement: False
+        self.fail = lambda _statement: False
+        self.arrived, self.go, self.said = threading.Event(), threading.Event(), queue.Queue()
+        sa.event.listen(engine, "before_cursor_execute", self._before)
+        sa.event.listen(engine, "after_cursor_execute", self._after)
+
+    def _before(self, _connection, _cursor, statement, *_):
+        if threading.current_thread() is threading.main_thread():
+            return
+        if self.hold(statement):
+            self.hold = lambda _statement: False
+            self.arrived.set()
+            assert self.go.wait(PATIENCE)
+        if self.fail(statement):
+            raise sa.exc.TimeoutError("injected: no connection")
+
+    def _after(self, _connection, _cursor, statement, *_):
+        if threading.current_thread() is not threading.main_thread():
+            self.said.put(statement)
+
+    def wait_for_a_poll(self):
+        """Return when the worker has looked for jobs."""
+        while "process_at" not in self.said.get(timeout=PATIENCE):
+            continue
+
+
 def add(engine: sa.Engine, job_type: str = "work", payload: Any = None, **options: Any) -> uuid.UUID:
     """Enqueue a job and commit."""
     with engine.begin() as connection:

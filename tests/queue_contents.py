@@ -7,8 +7,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-import proletarian_sa
 from proletarian_sa import JobTables, RunningJob, default_tables
+from tests.claims import process_next_job
 
 
 class Base(DeclarativeBase):
@@ -44,10 +44,18 @@ def archived(engine: sa.Engine, tables: JobTables = default_tables) -> list[Any]
         return list(connection.execute(sa.select(tables.archived_job).order_by(tables.archived_job.c.process_at)))
 
 
+def left(engine):
+    """Return what is left: facts of the queued jobs, and of the archived ones."""
+    rows, done = queued(engine), archived(engine)
+    assert set() == {row.job_id for row in rows} & {row.job_id for row in done}
+    facts = [(row.attempts, row.claimed_by, row.lease_until, row.crashes) for row in rows]
+    return facts, [(row.status, row.attempts) for row in done]
+
+
 def run_due(engine: sa.Engine, **options: Any) -> list[RunningJob]:
     """Run all due jobs of a queue successfully, and return them in the order in which they ran."""
     ran: list[RunningJob] = []
-    while proletarian_sa.process_next_job(engine, ran.append, handler_mode="advanced", **options):
+    while process_next_job(engine, ran.append, handler_mode="advanced", **options):
         pass
     return ran
 

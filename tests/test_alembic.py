@@ -14,7 +14,8 @@ import sqlalchemy as sa
 from alembic.config import Config
 from click.testing import CliRunner
 
-from proletarian_sa import Job, JobTables, check_tables, create_all, enqueue, process_next_job
+from alembic_ext.proletarian_sa import write_revision as write_our_revision
+from proletarian_sa import DatabaseIds, Job, JobIds, JobTables, check_tables, create_all, drop_all, enqueue, process_next_job
 from proletarian_sa.cli import main
 from proletarian_sa.dialects import schema_names
 
@@ -60,6 +61,13 @@ def options_of(index: Any) -> dict[str, str]:
     return {key: str(value) for key, value in index.get("dialect_options", {}).items()}
 
 
+def _has_autoincrement(connection: sa.Connection, table: str) -> bool:
+    """Return whether SQLite keeps account of the greatest number that it has given."""
+    if connection.dialect.name != "sqlite":
+        return False
+    return "AUTOINCREMENT" in connection.exec_driver_sql("SELECT sql FROM sqlite_master WHERE name = ?", (table,)).scalar_one()
+
+
 def catalogue(engine: Engine, tables: JobTables) -> dict[str, Any]:
     """Return what the database says of the two tables."""
     found: dict[str, Any] = {}
@@ -70,9 +78,17 @@ def catalogue(engine: Engine, tables: JobTables) -> dict[str, Any]:
             schema = schema_names.effective_schema(connection, table.schema)
             found[table.name] = {
                 "columns": [
-                    (column["name"], repr(column["type"]), column["nullable"])
+                    (
+                        column["name"],
+                        repr(column["type"]),
+                        column["nullable"],
+                        column["default"],
+                        column.get("autoincrement"),
+                        column.get("identity"),
+                    )
                     for column in inspector.get_columns(table.name, schema)
                 ],
+                "never again": _has_autoincrement(connection, table.name),
                 "key": inspector.get_pk_constraint(table.name, schema)["constrained_columns"],
                 "indexes": [
                     (
@@ -88,16 +104,49 @@ def catalogue(engine: Engine, tables: JobTables) -> dict[str, Any]:
     return found
 
 
-def test_upgrade_makes_the_models_tables(project: Path, engine: Engine, database: Any) -> None:
-    """What the revision creates is what the models say, column by column and index by index."""
-    write_revision()
+@pytest.mark.parametrize(("options", "job_ids"), [((), None), (("--job-ids", "database"), DatabaseIds())], ids=["uuid", "database"])
+def test_upgrade_makes_the_models_tables(
+    project: Path, engine: Engine, database: Any, options: tuple[str, ...], job_ids: JobIds | None
+) -> None:
+    """What the revision creates is what the models say, column by column and index by index, whoever makes the ids."""
+    tables = JobTables(job_ids=job_ids)
+    write_revision(*options)
     run_alembic("upgrade", "head")
-    by_revision = catalogue(engine, Job.job_tables)
-    with engine.begin() as connection:
-        Job.metadata.drop_all(connection)
-    create_all(engine)
+    by_revision = catalogue(engine, tables)
+    drop_all(engine, tables=tables)
+    create_all(engine, tables=tables)
 
-    assert catalogue(engine, Job.job_tables) == by_revision
+    assert catalogue(engine, tables) == by_revision
+
+
+def test_ids_of_the_database_are_numbered_in_the_tables_of_a_revision(project: Path, engine: Engine) -> None:
+    """With `--job-ids database` the database numbers the jobs, and never gives a number again."""
+    write_revision("--job-ids", "database")
+    run_alembic("upgrade", "head")
+    tables = JobTables(job_ids=DatabaseIds())
+    ids = []
+    for _ in range(2):
+        with engine.begin() as connection:
+            ids.append(enqueue(connection, "greet", tables=tables))
+        process_next_job(engine, lambda job_type, payload: None, tables=tables)
+    with engine.connect() as connection:
+        done = list(connection.scalars(sa.select(tables.archived_job.c.job_id).order_by("job_id")))
+
+    assert ids == done
+    assert ids[0] < ids[1]
+
+
+def test_other_makers_of_ids_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command takes `uuid` and `database`, the function likewise; a strategy of one's own has a revision of one's own."""
+    monkeypatch.chdir(tmp_path)
+    config = Config("alembic.ini")
+    alembic.command.init(config, "migrations")
+    result = CliRunner().invoke(main, ["revision", "--job-ids", "ulid"])
+
+    assert 2 == result.exit_code
+    assert "'ulid' is not one of 'uuid', 'database'" in result.output
+    with pytest.raises(ValueError, match="job_ids must be one of uuid, database, not 'ulid'"):
+        write_our_revision(config, job_ids="ulid")
 
 
 def test_installed_tables_serve_jobs(project: Path, engine: Engine) -> None:

@@ -19,7 +19,7 @@ def environment(database):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_first_signal_lets_running_jobs_finish(queue_engine, environment, number):
-    """C097: the running job is finished and recorded, no other begins, and the exit code is 0."""
+    """SIGTERM and SIGINT: the running job is finished and recorded, no other begins, and the exit code is 0."""
     job_id = add(queue_engine, "wait")
     with Command(f"{APP}:make_worker", **environment) as command:
         command.wait_for("begun")
@@ -35,7 +35,7 @@ def test_the_first_signal_lets_running_jobs_finish(queue_engine, environment, nu
 
 
 def test_an_idle_worker_stops_at_once_and_an_interruptible_job_gives_back(queue_engine, environment):
-    """C097: handlers are asked to stop, so that a long job need not be waited for; the worker may be an object of the module."""
+    """SIGTERM and SIGINT: handlers are asked to stop, so no long job is waited for; the worker may be an object of the module."""
     add(queue_engine, "interruptible")
     with Command(f"{APP}:worker", "--threads", "2", **environment) as command:
         command.wait_for("worker started: queue 'default', 2 threads")

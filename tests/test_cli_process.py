@@ -2,11 +2,10 @@
 
 import os
 import signal
-import subprocess
 
 import pytest
 
-from tests.command import APP, Command
+from tests.command import APP, Command, can_be_process_1, namespace_pid, only_child
 from tests.observing import add
 from tests.queue_contents import archived, queued
 
@@ -66,7 +65,7 @@ def test_the_applications_own_error_has_its_traceback(environment):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_second_signal_ends_the_process_at_once(queue_engine, environment, number):
-    """C097: with code 128 + n; the job that ran stays claimed and is run again after its lease."""
+    """SIGTERM and SIGINT: with code 128 + n; the job that ran stays claimed and is run again after its lease."""
     add(queue_engine, "wait")
     with Command(f"{APP}:make_worker", **environment) as command:
         command.wait_for("begun")
@@ -82,7 +81,7 @@ def test_the_second_signal_ends_the_process_at_once(queue_engine, environment, n
 
 
 def test_jobs_that_are_cut_off_are_told(queue_engine, environment):
-    """C102: a handler that does not return within the worker's `stop_timeout` is named, and the exit code is 3."""
+    """Handler outlives the stop timeout: a handler that does not return in time is named, and the exit code is 3."""
     job_id = add(queue_engine, "wait")
     with Command(f"{APP}:make_worker", APP_STOP_TIMEOUT="0.1", **environment) as command:
         command.wait_for("begun")
@@ -115,17 +114,8 @@ def test_logging_goes_to_standard_error_at_info(queue_engine, environment):
         assert expected == any("JobSucceeded" in line for line in command.output)
 
 
-def can_be_process_1():
-    """Return whether this user may make PID namespaces."""
-    command = ["unshare", "--pid", "--fork", "--mount-proc", "true"]
-    try:
-        return subprocess.run(command, check=False, capture_output=True).returncode == 0
-    except FileNotFoundError:
-        return False
-
-
 def test_process_1_of_a_container_obeys_signals(queue_engine, environment):
-    """C098: as process 1, for which the default action of signals is missing, a worker stops cleanly at SIGTERM."""
+    """PID 1 in a container: as process 1, for which the default action of signals is missing, a worker stops cleanly at SIGTERM."""
     if not can_be_process_1():
         pytest.skip("no PID namespaces")
     job_id = add(queue_engine, "wait")
@@ -139,17 +129,3 @@ def test_process_1_of_a_container_obeys_signals(queue_engine, environment):
         assert 0 == command.code(), command.output
 
     assert [(job_id, "success")] == [(row.job_id, row.status) for row in archived(queue_engine)]
-
-
-def only_child(pid):
-    """Return the number of the one child of a process."""
-    with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:  # noqa: PTH123 - not a file
-        (child,) = file.read().split()
-    return int(child)
-
-
-def namespace_pid(pid):
-    """Return the number that a process has in its own namespace."""
-    with open(f"/proc/{pid}/status", encoding="ascii") as file:  # noqa: PTH123 - not a file
-        (line,) = [line for line in file if line.startswith("NSpid:")]
-    return line.split()[-1]

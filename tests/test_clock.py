@@ -142,7 +142,7 @@ def test_aware_times_are_the_same_moment_in_utc(value):
     ],
 )
 def test_what_is_no_aware_time_is_refused(value, error, message):
-    """What is not an aware datetime is refused; the message holds the argument, its value, and what to type."""
+    """Naive datetimes: what is not an aware one is refused; the message holds the argument, its value, and what to type."""
     with pytest.raises(error) as caught:
         aware_utc(value, "process_at")
     assert message in str(caught.value)

@@ -127,7 +127,7 @@ def test_process_at_wins_over_process_in(queue_engine: sa.Engine):
 
 
 def test_options_never_mix_with_the_payload(queue_engine: sa.Engine):
-    """A payload may have keys named like every option, and a value like any of them."""
+    """Options in the wrong path: a payload may have keys named like every option, and a value like any of them."""
     payload = {
         "queue": "q",
         "payload": 1,

@@ -48,7 +48,7 @@ def test_a_sequence_returns_its_ids_in_order(queue_engine: sa.Engine):
 
 
 def test_more_rows_than_parameters(queue_engine: sa.Engine):
-    """Thousands of rows go in one call and one transaction, in chunks, in order, each due after the one before."""
+    """Bulk enqueue: thousands of rows go in one call and one transaction, in chunks, in order, each due after the one before."""
     sent = inserts(queue_engine)
     before = clock_of(queue_engine)
     with queue_engine.begin() as connection:
@@ -117,7 +117,7 @@ BAD_ROWS: list[tuple[Any, type[Exception], str]] = [
 
 
 def test_a_bad_row_fails_before_the_first_insert(queue_engine: sa.Engine):
-    """A sequence is checked whole first: the error names the row, nothing was sent, and the session stays usable."""
+    """Bulk enqueue: a sequence is checked whole first; the error names the row, nothing was sent, and the session stays usable."""
     Base.metadata.create_all(queue_engine)
     sent = inserts(queue_engine)
     with Session(queue_engine) as session:
@@ -178,7 +178,7 @@ def test_an_iterator_as_the_first_statement(queue_engine: sa.Engine):
 
 
 def test_an_iterator_streams(queue_engine: sa.Engine):
-    """An iterator is read a chunk at a time, by rows and by bytes: never more than that lies in memory."""
+    """Bulk enqueue: an iterator is read a chunk at a time, by rows and by bytes: never more than that lies in memory."""
     sent = inserts(queue_engine)
     waiting = 0
     most = {"rows": 0, "bytes": 0}

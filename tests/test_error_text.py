@@ -66,7 +66,7 @@ TEXTS = {
 
 @pytest.mark.parametrize("way", ["archived", "retried"])
 def test_every_error_text_can_be_stored(queue_engine, way):
-    """Whatever an exception says, or fails to say, the attempt is recorded, with a text of bounded length."""
+    """NUL characters, lone surrogates: whatever an exception says, or fails to say, is recorded, with a text of bounded length."""
     strategy = RetryStrategy(retries=int(way == "retried"), delays=[60])
     for name, (exception, expected) in TEXTS.items():
         job_id = add(queue_engine)

@@ -83,7 +83,7 @@ class Refused(BaseException):
 
 @pytest.mark.parametrize("exception", [ValueError, SystemExit, GeneratorExit, Refused])
 def test_a_sink_that_raises_costs_nothing(queue_engine, exception):
-    """C007, C039: whatever a sink raises, at whichever event, each job has its outcome once; and it is logged."""
+    """Callback raises: whatever a sink raises, at whichever event, each job has its outcome once; and it is logged."""
 
     def sink(_event):
         raise exception("broken sink")

@@ -78,7 +78,7 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_fault_at_any_statement_loses_nothing(database, queue_engine, kind):
-    """C007, C008, C033, kind "non-atomic hand-over": wherever the connection ends, the job is neither lost nor done twice."""
+    """Lost job, non-atomic hand-over: wherever the connection ends, the job is neither lost nor done twice."""
     Base.metadata.create_all(queue_engine)
     handler, retry, status = KINDS[kind]
     engine = database.create_engine()

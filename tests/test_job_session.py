@@ -13,10 +13,12 @@ from proletarian_sa import (
     RetryStrategy,
     SessionNotYours,
     enqueue,
-    process_next_job,
 )
+from tests.claims import process_next_job
 from tests.observing import add
 from tests.queue_contents import Base, User, archived, queued
+
+pytestmark = pytest.mark.usefixtures("claim")
 
 
 @pytest.fixture
@@ -86,7 +88,7 @@ def test_a_failed_handler_leaves_nothing(app_engine, failure, retries):
 
 
 def test_children_are_enqueued_once(app_engine):
-    """C009, kind "nested enqueue": children of a failed attempt are gone, those of the good one appear once."""
+    """Nested enqueue, with the job's session: children of a failed attempt are gone, those of the good one appear once."""
     jobs = JobRegistry()
 
     @jobs.handler("parent", retry=RetryStrategy(retries=1))
@@ -250,7 +252,7 @@ def test_deferred_constraints_speak_before_the_completion(database, app_engine):
 
 
 def test_the_next_job_has_a_new_session(app_engine):
-    """C090, kind "handler leaves a broken session": what a handler did to its session is nothing to the next job."""
+    """Handler leaves a broken session: what a handler did to its session is nothing to the next job."""
     sessions = []
 
     def broken(job):

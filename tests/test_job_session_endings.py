@@ -4,9 +4,12 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from proletarian_sa import RetryStrategy, SessionNotYours, TransactionLost, default_tables, process_next_job
+from proletarian_sa import RetryStrategy, SessionNotYours, TransactionLost, default_tables
+from tests.claims import process_next_job
 from tests.observing import add
 from tests.queue_contents import User, archived, queued
+
+pytestmark = pytest.mark.usefixtures("claim")
 
 
 def names(engine):
@@ -32,7 +35,7 @@ REFUSED = {
 
 
 def test_methods_that_end_the_session_are_refused(app_engine):
-    """C012, kind "handler ends the transaction": the error says what to do instead, and nothing has happened."""
+    """Handler ends the claim transaction: the error says what to do instead, and nothing has happened."""
     for method, instead in REFUSED.items():
 
         def handler(job, method=method):
@@ -48,7 +51,7 @@ def test_methods_that_end_the_session_are_refused(app_engine):
 
 
 def test_a_refusal_that_is_swallowed_has_done_nothing(app_engine):
-    """C012: the transaction is whole after a refusal, so the handler may go on."""
+    """Handler ends the claim transaction: it is whole after a refusal, so the handler may go on."""
 
     def handler(job):
         job.session.add(User(id=2, name="before"))
@@ -108,7 +111,7 @@ ENDINGS = {
 
 @pytest.mark.parametrize("way", ["then returns", "then works on", "swallows"])
 def test_a_transaction_ended_behind_our_back_is_no_success(app_engine, way):
-    """C012: whatever a handler does to the transaction of `job.session`, a job is never done without all of its effects."""
+    """Handler ends the claim transaction: whatever it does to it, a job is never done without all of its effects."""
     for name, end in ENDINGS.items():
         assert (name, "retrying", 1, 0, True) == (name, *end_and_look(app_engine, end, way))
 

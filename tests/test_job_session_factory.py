@@ -4,9 +4,12 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from proletarian_sa import RetryStrategy, default_tables, process_next_job
+from proletarian_sa import RetryStrategy, default_tables
+from tests.claims import process_next_job
 from tests.observing import Recorder, add
 from tests.queue_contents import User, archived
+
+pytestmark = pytest.mark.usefixtures("claim")
 
 
 def names(engine):

@@ -7,10 +7,13 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 from sqlalchemy.orm import Session
 
-from proletarian_sa import JobInterrupted, RetryStrategy, TransactionLost, default_tables, events, process_next_job
+from proletarian_sa import JobInterrupted, RetryStrategy, TransactionLost, default_tables, events
+from tests.claims import process_next_job
 from tests.helpers import wait_until
 from tests.observing import PATIENCE, Recorder, add, change, claim, end_session, is_waiting, lapse, session_id
 from tests.queue_contents import User, archived, queued
+
+pytestmark = pytest.mark.usefixtures("claim")
 
 HEAVY = 60
 """Rows that the rival has written: the database ends the lighter transaction, the handler's."""
@@ -69,7 +72,7 @@ def deadlock(rival, session):
 
 
 def deadlock_inside_a_savepoint(rival, session):
-    """Deadlock inside the handler's own `begin_nested`, of which the savepoint is gone on the MySQL family (C023)."""
+    """Deadlock inside the handler's own `begin_nested`, of which the savepoint is gone on the MySQL family."""
     with session.begin_nested():
         session.execute(sa.insert(User).values(id=5, name="inside"))
         rival.collide(session)
@@ -90,7 +93,7 @@ def deadlock_in_a_flush(rival, session):
 @pytest.mark.parametrize("swallowed", [False, True], ids=["travels", "swallowed"])
 @pytest.mark.parametrize("collide", [deadlock, deadlock_inside_a_savepoint, deadlock_in_a_flush])
 def test_a_deadlock_in_the_handler(database, app_engine, collide, swallowed):
-    """A deadlock is no verdict on the job: whether it travels or is swallowed, the job runs again, without a retry strategy too."""
+    """Deadlock, inside a savepoint too: whether it travels or is swallowed, the job runs again, without retries too."""
     database.require("row_locks")
     rival, seen = Rival(app_engine), Recorder()
     add(app_engine)
@@ -200,11 +203,11 @@ def test_a_connection_killed_around_the_handler(database, app_engine, moment):
 
 
 class KilledBeforeCommit(Session):
-    """C033 (d): the connection is killed between the archiving and the COMMIT."""
+    """The connection is killed between the archiving and the COMMIT."""
 
     def commit(self):
         number = session_id(self.connection())
-        sa.event.listen(self.connection(), "commit", lambda _connection: end_session(self.get_bind(), number))
+        sa.event.listen(self.connection(), "commit", lambda _connection: end_session(self.get_bind().engine, number))
         super().commit()
 
 
@@ -217,7 +220,7 @@ class AnswerLost(Session):
 
 
 def test_a_commit_that_did_not_happen(database, app_engine):
-    """C033 (d), C008: nothing is there, so the job runs again, and its effects are there once."""
+    """Job done but not recorded, connection closed before COMMIT: nothing is there, and the job runs again."""
     database.require("server")
     seen = Recorder()
     add(app_engine)
@@ -247,7 +250,7 @@ def test_commits_that_never_happen_are_bounded(database, app_engine):
 
 @pytest.mark.parametrize("retries", [0, 5])
 def test_a_commit_of_which_the_answer_was_lost(app_engine, retries):
-    """The commit has happened: the outcome is a success, and the same claim never repeats its effects."""
+    """Job done, answer lost: the commit has happened, so the outcome is a success, and the same claim never repeats its effects."""
     seen = Recorder()
     add(app_engine)
     outcome = process_next_job(
@@ -272,6 +275,7 @@ def steal(engine, job_id):
     assert [job_id] == [job.job_id for job in claim(engine, "thief")]
 
 
+@pytest.mark.leased
 def test_nothing_survives_a_lost_lease(database, app_engine):
     """Another worker has claimed the job while its handler ran: nothing that this one wrote remains, and it may not finish."""
     database.require("row_locks")  # else the handler's transaction would keep everybody out
@@ -293,6 +297,7 @@ def test_nothing_survives_a_lost_lease(database, app_engine):
     assert [] == seen.of(events.JobSucceeded)
 
 
+@pytest.mark.leased
 def test_a_session_opened_after_the_lease_was_lost(app_engine):
     """`job.session` of a job that belongs to somebody else writes nothing that remains."""
     job_id = add(app_engine)
@@ -307,6 +312,7 @@ def test_a_session_opened_after_the_lease_was_lost(app_engine):
     assert ["thief"] == [row.claimed_by for row in queued(app_engine)]
 
 
+@pytest.mark.leased
 @pytest.mark.parametrize("end", ["failed", "retrying", "interrupted"])
 def test_a_late_failure_is_refused_too(app_engine, end):
     """A run that lost its lease and then fails changes nothing of the job that another worker runs."""

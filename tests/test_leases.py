@@ -47,7 +47,7 @@ def test_a_claim_takes_no_more_than_its_limit_oldest_first(queue_engine):
 
 
 def test_claims_at_the_same_time_share_nothing(queue_engine):
-    """Four threads that claim in turns get each job exactly once."""
+    """Double execution: four threads that claim in turns get each job exactly once."""
     ids = {add(queue_engine) for _ in range(24)}
     taken, start = [], threading.Barrier(4)
 
@@ -114,7 +114,7 @@ def test_a_batch_is_fenced_row_by_row(queue_engine):
 
 
 def test_the_same_worker_has_a_new_token_for_each_claim(queue_engine):
-    """A token never repeats, not for one worker id, not for the same job."""
+    """Lost job, worker identity reused: a token never repeats, not for one worker id, not for the same job."""
     tokens = set()
     job_id = add(queue_engine)
     for _ in range(3):
@@ -146,7 +146,7 @@ def test_a_lease_lapses_at_its_time(queue_engine):
 
 
 def test_a_lapsed_lease_is_claimed_alone(queue_engine):
-    """C086: what may have killed its worker is taken by itself, even in a batch; its attempts stay, its crashes count up."""
+    """Job kills its process: what may have killed its worker is taken by itself; its attempts stay, its crashes count up."""
     tables = clocked_tables(clock := ManualClock(START))
     for number in range(6):
         add(queue_engine, payload=number, tables=tables)
@@ -189,7 +189,7 @@ def test_prefetched_neighbours_of_a_killer_lose_nothing(queue_engine):
 
 
 def test_the_crash_limit_archives_unrun(queue_engine):
-    """C086, kind "job kills its process": one lost run more than the limit and the job is archived as failure, which is loud."""
+    """Job kills its process: one lost run more than the limit and the job is archived as failure, which is loud."""
     for crashes, limit, runs in [(4, 5, True), (5, 5, False), (0, 0, False), (None, 0, False), (1, 2, True)]:
         ran, seen = [], Recorder()
         job_id = add(queue_engine)

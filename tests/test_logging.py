@@ -66,7 +66,7 @@ def test_each_attempt_has_its_record(queue_engine, caplog):
 
 
 def test_payloads_are_not_logged(queue_engine, caplog):
-    """C110: nothing that a worker logs at INFO holds the payload, not even of a job that it cannot decode or run."""
+    """Cause hidden: nothing that a worker logs at INFO holds the payload, not even of a job that it cannot decode or run."""
     change(queue_engine, add(queue_engine, payload=SECRET), payload='{"$unknown": "' + SECRET)
     add(queue_engine, "unknown type", payload=SECRET)
     jobs = JobRegistry()
@@ -81,7 +81,7 @@ def test_payloads_are_not_logged(queue_engine, caplog):
 
 
 def test_the_payload_of_a_job_given_up_is_not_logged_either(queue_engine, caplog):
-    """C110: nor when the job that nobody could decode is archived, which is one ERROR record."""
+    """Cause hidden: nor when the job that nobody could decode is archived, which is one ERROR record."""
     job_id = add(queue_engine)
     note = "Put back 9 times since 2020-01-01T00:00:00+00:00: PayloadError"
     change(queue_engine, job_id, payload='{"$unknown": "' + SECRET, last_error=note)
@@ -94,7 +94,7 @@ def test_the_payload_of_a_job_given_up_is_not_logged_either(queue_engine, caplog
 
 
 def test_a_database_error_is_told_without_its_statement_in_the_message(queue_engine, caplog):
-    """C110, kind "cause hidden": the message has the driver's error; statement and traceback are in the traceback, once."""
+    """Cause hidden: the message has the driver's error; statement and traceback are in the traceback, once."""
     add(queue_engine)
 
     process_next_job(queue_engine, lambda job: job.session.execute(sa.text("SELECT * FROM no_such_table")), handler_mode="advanced")
@@ -106,7 +106,7 @@ def test_a_database_error_is_told_without_its_statement_in_the_message(queue_eng
 
 
 def test_a_killed_connection_is_told_with_its_cause(database, queue_engine, caplog):
-    """C110: a transaction that the database ended is one WARNING with the driver's message."""
+    """Cause hidden: a transaction that the database ended is one WARNING with the driver's message."""
     database.require("server")
     add(queue_engine)
 

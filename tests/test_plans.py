@@ -53,7 +53,7 @@ def statements(own_engine: sa.Engine) -> Statements:
 @pytest.mark.parametrize("mix", MIXES)
 @pytest.mark.parametrize("rows", SIZES)
 def test_claim_is_one_index_range_scan(own_engine: sa.Engine, statements: Statements, rows: int, mix: str) -> None:
-    """A claim reads the index on queue and time from the oldest due job on, and sorts nothing."""
+    """SKIP LOCKED serialises: a claim reads the index on queue and time from the oldest due job on, and sorts nothing."""
     for _statistics in filled_with(own_engine, rows, mix):
         for limit in LIMITS:
             plans = plans_of(own_engine, lambda connection, limit=limit: claim(statements, connection, limit))
@@ -156,7 +156,6 @@ def actions_on(statements: Statements, jobs: list[ClaimedJob]) -> dict[str, Call
         "release": lambda connection: statements.release(connection, one),
         "postpone": lambda connection: statements.release(connection, one, delay=LEASE, note="unknown"),
         "own": lambda connection: statements.own(connection, one),
-        "owner": lambda connection: statements.owner(connection, one.job_id),
         "last_error": lambda connection: statements.last_error(connection, one.job_id),
         "archived_by": lambda connection: statements.archived_by(connection, one.job_id),
     }

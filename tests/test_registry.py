@@ -108,7 +108,7 @@ def test_the_second_argument_is_the_job_if_it_is_required_or_is_named_so(queue_e
     ids=["none", "three", "keyword only", "only keywords", "partial"],
 )
 def test_a_function_of_other_arguments_is_refused_at_registration(function):
-    """C091, kind "handler cannot be called": the message names the job type, the rule and the function's own arguments."""
+    """Handler cannot be called: the message names the job type, the rule and the function's own arguments."""
     with pytest.raises(TypeError, match=r"The handler of 'resize' must take \(payload\) or \(payload, job\); .* takes \(.*\)\."):
         JobRegistry().handler("resize")(function)
 
@@ -119,7 +119,7 @@ def test_a_function_of_other_arguments_is_refused_at_registration(function):
     ids=["coroutine", "async generator", "generator", "object", "partial coroutine", "partial generator"],
 )
 def test_what_a_thread_would_never_run_is_refused(function):
-    """C091: `async def` and generators are refused at registration, and as a worker's only handler too."""
+    """Handler cannot be called: `async def` and generators are refused at registration, and as a worker's only handler too."""
     expected = (
         "is an `async def` function or a generator: a worker thread would call it and never run its body. Make it a plain function."
     )
@@ -129,7 +129,7 @@ def test_what_a_thread_would_never_run_is_refused(function):
 
 
 def test_a_worker_refuses_async_handlers(queue_engine):
-    """C091: so does `process_next_job`, before it claims anything."""
+    """Handler cannot be called: so does `process_next_job`, before it claims anything."""
     with pytest.raises(TypeError, match="async def"):
         process_next_job(queue_engine, coroutine)
 
@@ -142,7 +142,7 @@ class Awaitable:
 
 
 def test_a_coroutine_that_is_returned_is_a_failure(queue_engine):
-    """C091: what hides a coroutine or generator behind a plain function is a failed attempt, never a success without having run."""
+    """Handler cannot be called: a coroutine or generator behind a plain function is a failed attempt, never a success unrun."""
     ran = []
 
     async def work():
@@ -223,7 +223,7 @@ def test_the_decorator_returns_the_function():
     ids=["empty", "long", "white space", "nul", "none", "bare decorator"],
 )
 def test_a_job_type_is_checked(job_type, error, message):
-    """C091: a name that no job can have is refused, `@jobs.handler` without its name too."""
+    """Handler cannot be called: a name that no job can have is refused, `@jobs.handler` without its name too."""
     with pytest.raises(error, match=message):
         JobRegistry().handler(job_type)
 

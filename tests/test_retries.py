@@ -8,9 +8,12 @@ from decimal import Decimal
 
 import pytest
 
-from proletarian_sa import Job, JobRegistry, ManualClock, RetryStrategy, process_next_job
+from proletarian_sa import Job, JobRegistry, ManualClock, RetryStrategy
+from tests.claims import process_next_job
 from tests.observing import PATIENCE, Recorder, add, change, clocked_tables
 from tests.queue_contents import archived, queued
+
+pytestmark = pytest.mark.usefixtures("claim")
 
 START = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 
@@ -162,7 +165,7 @@ NONSENSE = {
 
 
 def test_a_retry_function_that_fails_means_no_retry(queue_engine):
-    """C092: a strategy that raises or is nonsense costs the retries, not the job, and is an event of its own."""
+    """Absurd delays: a strategy that raises or is nonsense costs the retries, not the job, and is an event of its own."""
     for name, choose in NONSENSE.items():
         seen = Recorder()
         job_id = add(queue_engine)
@@ -176,7 +179,7 @@ def test_a_retry_function_that_fails_means_no_retry(queue_engine):
 
 
 def test_the_longest_delay_and_most_retries_are_carried_out(queue_engine):
-    """C092: what a strategy accepts, every database can store."""
+    """Absurd delays: what a strategy accepts, every database can store."""
     change(queue_engine, add(queue_engine), attempts=999_998)
 
     outcome = process_next_job(
@@ -210,7 +213,7 @@ EXCEPTIONS = {
 
 
 def test_any_exception_is_a_failed_attempt(queue_engine):
-    """C085, kind "BaseException": whatever a handler raises is a failed attempt, and never ends the program around it."""
+    """BaseException: whatever a handler raises is a failed attempt, and never ends the program around it."""
     for name, exception in EXCEPTIONS.items():
         job_id = add(queue_engine)
 
@@ -225,7 +228,7 @@ def test_any_exception_is_a_failed_attempt(queue_engine):
 
 
 def test_endless_recursion_is_a_failed_attempt(queue_engine):
-    """C085: so is a handler that recurses until the interpreter stops it."""
+    """BaseException: so is a handler that recurses until the interpreter stops it."""
     add(queue_engine)
 
     outcome = process_next_job(queue_engine, recurse)
@@ -236,7 +239,7 @@ def test_endless_recursion_is_a_failed_attempt(queue_engine):
 
 
 def test_ctrl_c_in_the_main_thread_travels_and_puts_the_job_back(queue_engine):
-    """C085: a program that runs its jobs itself can be interrupted; the job is free again at once, the attempt given back."""
+    """BaseException: a program that runs its jobs itself can be interrupted; the job is free at once, the attempt given back."""
     seen = Recorder()
     add(queue_engine)
 
@@ -250,7 +253,7 @@ def test_ctrl_c_in_the_main_thread_travels_and_puts_the_job_back(queue_engine):
 
 
 def test_ctrl_c_takes_back_what_the_handler_wrote(database, queue_engine):
-    """C085: also when the handler holds the transaction of `job.session`, even on a pool of one connection, and without waiting."""
+    """BaseException: also when the handler holds the transaction of `job.session`, on a pool of one connection, without waiting."""
     engine = database.create_engine(pool_size=1, max_overflow=0, pool_timeout=1)
     add(engine, "work")
 
@@ -267,7 +270,7 @@ def test_ctrl_c_takes_back_what_the_handler_wrote(database, queue_engine):
 
 
 def test_keyboard_interrupt_in_another_thread_is_a_failed_attempt(queue_engine):
-    """C085: nobody pressed Ctrl-C in a worker thread, so there it is an exception like any other."""
+    """BaseException: nobody pressed Ctrl-C in a worker thread, so there it is an exception like any other."""
     add(queue_engine)
     outcomes = []
     thread = threading.Thread(target=lambda: outcomes.append(process_next_job(queue_engine, raising(KeyboardInterrupt()))))
@@ -280,7 +283,7 @@ def test_keyboard_interrupt_in_another_thread_is_a_failed_attempt(queue_engine):
 
 
 def test_a_failure_is_recorded_once_between_two_tables(queue_engine):
-    """C007: after every outcome a job is in one of the two tables, never in both, never in none."""
+    """Lost job, non-atomic hand-over: after every outcome a job is in one of the two tables, never in both, never in none."""
     ids = [add(queue_engine, payload=number) for number in range(6)]
     for number in range(6):
         strategy = RetryStrategy(retries=number % 2, delays=[60])

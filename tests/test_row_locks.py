@@ -45,7 +45,7 @@ def own_engine(queue_engine: sa.Engine, statements: Statements) -> sa.Engine:
 @pytest.mark.parametrize("rows", [20, 1000])
 @pytest.mark.parametrize("limit", [1, 10])
 def test_claim_locks_what_it_takes(own_engine: sa.Engine, statements: Statements, limit: int, rows: int, statistics: str) -> None:
-    """While a claim is open, all other jobs are free."""
+    """SKIP LOCKED serialises: while a claim is open, all other jobs are free."""
     fill_with(own_engine, rows, "all due", analyzed=STATISTICS[statistics])
     with own_engine.connect() as worker:
         taken = claim(statements, worker, limit)
@@ -62,7 +62,7 @@ def test_claim_locks_what_it_takes(own_engine: sa.Engine, statements: Statements
 def test_claim_holds_few_locks(
     database: Database, own_engine: sa.Engine, statements: Statements, rows: int, statistics: str
 ) -> None:
-    """The locks that a claim holds are two a job, one in the index and one in the table, and none of them on a gap."""
+    """SKIP LOCKED serialises: a claim holds two locks a job, one in the index and one in the table, and none of them on a gap."""
     database.require("lock_table")
     fill_with(own_engine, rows, "one in a hundred due" if rows > 1000 else "all due", analyzed=STATISTICS[statistics])
     locks = {}
@@ -88,7 +88,7 @@ def test_four_claims_take_four_of_ten_jobs(own_engine: sa.Engine, statements: St
 
 @pytest.mark.parametrize("rows", [10, 1000])
 def test_four_workers_run_four_of_ten_long_jobs(database: Database, queue_engine: sa.Engine, rows: int) -> None:
-    """Four workers run four long jobs at the same time, whatever else is in the table."""
+    """SKIP LOCKED serialises: four workers run four long jobs at the same time, whatever else is in the table."""
     ten_due_of(queue_engine, rows)
     add(queue_engine, "long", queue="other")
     running: set[uuid.UUID] = set()
@@ -118,7 +118,7 @@ def test_four_workers_run_four_of_ten_long_jobs(database: Database, queue_engine
 def test_enqueue_never_waits(
     database: Database, queue_engine: sa.Engine, own_engine: sa.Engine, statements: Statements, doing: str
 ) -> None:
-    """Whatever a worker has not committed yet, jobs are enqueued at once: older or newer ones, into the same or other queues."""
+    """Deadlock enqueue against claim: whatever a worker has not committed, jobs are enqueued at once, into any queue."""
     if doing != "claim nothing":
         for number in range(3):
             add(queue_engine, "any", number, queue="m")

@@ -192,7 +192,7 @@ CASES = {
 
 @pytest.mark.parametrize(("value", "text"), CASES.values(), ids=CASES)
 def test_each_type_has_one_form_and_comes_back(value, text):
-    """Each supported type is written in the documented form, and comes back as the same type and value."""
+    """Common rich types: each supported one is written in the documented form, and comes back as the same type and value."""
     assert text == TaggedJSON().encode(value)
     assert exact(value) == exact(TaggedJSON().decode(text))
 
@@ -229,7 +229,7 @@ def test_decimals_ignore_the_context():
 
 
 def test_dicts_keep_their_order_and_the_types_of_keys():
-    """Order and key types of a dict are kept, where True and 1 would be one key."""
+    """Silent type changes: order and key types of a dict are kept, where True and 1 would be one key."""
     value = {"b": {True: "yes"}, "a": {1: "one"}, "c": {1.0: "float"}}
 
     assert exact(value) == exact(come_back(value))
@@ -379,7 +379,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("value", "error", "message"), REFUSED.values(), ids=REFUSED)
 def test_what_would_not_come_back_is_refused_with_its_place(value, error, message):
-    """A value that would not come back is refused: the message names its place, itself, and what to do."""
+    """Silent type changes: a value that would not come back is refused: the message names its place, itself, and what to do."""
     with pytest.raises(error) as caught:
         TaggedJSON().encode(value)
 

@@ -25,7 +25,7 @@ def enqueue_and_fail(session: Session) -> None:
 
 
 def test_a_rollback_takes_the_job_back(app_engine: sa.Engine):
-    """A rolled-back transaction leaves no job, flushed or not, whichever way it was enqueued; the session goes on."""
+    """Rollback: a rolled-back transaction leaves no job, flushed or not, whichever way it was enqueued; the session goes on."""
     for flush in (True, False):
         with Session(app_engine) as session:
             enqueue(session, "tick")
@@ -64,7 +64,7 @@ def test_a_rolled_back_job_can_be_added_again(app_engine: sa.Engine):
 
 
 def test_an_error_in_the_block_takes_the_job_back(app_engine: sa.Engine):
-    """An error that leaves `session.begin()`, the application's own or a refused flush, leaves no job."""
+    """Rollback: an error that leaves `session.begin()`, the application's own or a refused flush, leaves no job."""
     with pytest.raises(ZeroDivisionError), Session(app_engine) as session, session.begin():
         enqueue_and_fail(session)
     with Session(app_engine) as session:
@@ -81,7 +81,7 @@ def test_an_error_in_the_block_takes_the_job_back(app_engine: sa.Engine):
 
 
 def test_an_expunged_job_does_not_exist(app_engine: sa.Engine):
-    """A job taken out of the session before the flush is not enqueued."""
+    """Rollback: a job taken out of the session before the flush is not enqueued."""
     with Session(app_engine) as session, session.begin():
         job = Job(job_type="tick")
         session.add(job)
@@ -92,7 +92,7 @@ def test_an_expunged_job_does_not_exist(app_engine: sa.Engine):
 
 @pytest.mark.parametrize("autoflush", [True, False])
 def test_savepoints_decide_over_their_jobs_alone(app_engine: sa.Engine, autoflush: bool):
-    """A savepoint rolled back takes its jobs with it; one released leaves them to the outer transaction."""
+    """Rollback and nesting: a savepoint rolled back takes its jobs with it; one released leaves them to the outer transaction."""
 
     def work(session: Session) -> set[object]:
         session.add(User(name="Ada"))

@@ -17,10 +17,12 @@ from proletarian_sa import (
     UnknownJobType,
     default_tables,
     events,
-    process_next_job,
 )
+from tests.claims import process_next_job
 from tests.observing import Recorder, add, change, clocked_tables
 from tests.queue_contents import archived, queued, run_due
+
+pytestmark = pytest.mark.usefixtures("claim")
 
 START = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 LONG_AGO = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
@@ -138,7 +140,7 @@ def test_a_queue_is_served_alone(queue_engine):
 
 
 def test_the_oldest_due_job_comes_first(queue_engine):
-    """Order is by the time at which jobs are due, not by the time at which they were enqueued."""
+    """Starvation: order is by the time at which jobs are due, not by the time at which they were enqueued."""
     tables = clocked_tables(clock := ManualClock(START))
     for seconds in (30, 10, 20, 5000):
         add(queue_engine, payload=seconds, process_in=seconds, tables=tables)
@@ -165,7 +167,7 @@ BROKEN = ['{"to": ', "", "{}x", '{"$no-such-tag": 1}', "[" * 100_000]  # cut off
 
 
 def test_a_payload_that_cannot_be_decoded_is_put_back(queue_engine):
-    """C004, C062, kind "undecodable payload": the job waits for a worker that can read it; its handler is not called."""
+    """Undecodable payload: the job waits for a worker that can read it; its handler is not called."""
     for text in BROKEN:
         seen = Recorder()
         job_id = add(queue_engine)
@@ -184,7 +186,7 @@ def test_a_payload_that_cannot_be_decoded_is_put_back(queue_engine):
 
 
 def test_an_unknown_job_type_is_put_back(queue_engine):
-    """C004, kind "cannot be restored": an old worker meets a job of the new version, and leaves it to a new worker."""
+    """Lost job, cannot be restored: an old worker meets a job of the new version, and leaves it to a new worker."""
     old, new = JobRegistry(), JobRegistry()
     tables = clocked_tables(clock := ManualClock(START))
     new.handler("send-email")(lambda payload: None)
@@ -201,7 +203,7 @@ def test_an_unknown_job_type_is_put_back(queue_engine):
 
 @pytest.mark.parametrize("way", ["payload", "job type"])
 def test_what_stays_undeliverable_is_archived_with_its_text(queue_engine, way):
-    """The delay grows to a minute; ten minutes after the first time the job is archived as failure, its payload text unchanged."""
+    """Lost job, cannot be restored: the delay grows to a minute; after ten it is archived as failure, its text unchanged."""
     seen = Recorder()
     tables = clocked_tables(clock := ManualClock(START))
     text = '{"$broken": ' if way == "payload" else '"good"'
@@ -224,7 +226,7 @@ def test_what_stays_undeliverable_is_archived_with_its_text(queue_engine, way):
 
 
 def test_undeliverable_jobs_hold_up_nobody(queue_engine):
-    """C062: good jobs behind bad ones all run, and the bad ones are not taken again at once."""
+    """Undecodable payload: good jobs behind bad ones all run, and the bad ones are not taken again at once."""
     for number in range(20):
         job_id = add(queue_engine, payload=number)
         if number % 4 == 0:
@@ -237,7 +239,7 @@ def test_undeliverable_jobs_hold_up_nobody(queue_engine):
 
 @pytest.mark.parametrize("attempts", [2_000_000_000, 2**31 - 1])
 def test_the_attempts_column_cannot_overflow(queue_engine, attempts):
-    """C092, kind "absurd numbers": a job at the end of the integer column has a defined end and stops no worker."""
+    """Absurd delays: a job at the end of the integer column has a defined end and stops no worker."""
     change(queue_engine, add(queue_engine), attempts=attempts)
 
     outcome = process_next_job(queue_engine, fail, retry=RetryStrategy(retries=1_000_000))
@@ -248,7 +250,7 @@ def test_the_attempts_column_cannot_overflow(queue_engine, attempts):
 
 
 def test_the_crashes_column_cannot_overflow(queue_engine):
-    """C092: likewise the number of lost runs."""
+    """Absurd delays: likewise the number of lost runs."""
     change(queue_engine, add(queue_engine), claimed_by="dead", lease_until=LONG_AGO, crashes=2**31 - 1)
 
     assert "failed" == process_next_job(queue_engine, succeed).status
@@ -292,6 +294,7 @@ def test_an_archive_row_that_is_there_is_replaced(queue_engine):
     assert [] == queued(queue_engine)
 
 
+@pytest.mark.leased
 @pytest.mark.parametrize("handler", [succeed, fail, interrupt], ids=["success", "failure", "release"])
 def test_a_row_that_vanished_is_an_event(queue_engine, handler):
     """C031, kind "row changed from outside": a job that was deleted while it ran ends as lost, and nothing is archived."""
@@ -310,6 +313,7 @@ def test_a_row_that_vanished_is_an_event(queue_engine, handler):
     assert [] == queued(queue_engine) == archived(queue_engine)
 
 
+@pytest.mark.leased
 def test_a_due_time_changed_from_outside_is_kept(queue_engine):
     """C031: a due time that is changed while the job runs changes nothing for this run, and reaches the archive."""
     job_id = add(queue_engine)

@@ -101,7 +101,7 @@ def test_the_longest_name_is_kept(queue_engine: sa.Engine):
 
 @pytest.mark.parametrize("place", ["queue", "job_type"])
 def test_refused_names_are_refused_alike(app_engine: sa.Engine, place: str):
-    """A name that databases treat differently is refused by the call, naming the argument; the session stays usable."""
+    """NUL characters, lone surrogates: a name that databases treat differently is refused by the call; the session stays usable."""
     with Session(app_engine) as session:
         for number, (name, error, message) in enumerate(REFUSED_NAMES):
             names = {"job_type": "tick", place: name}
@@ -129,7 +129,7 @@ def test_a_worker_refuses_the_names_that_enqueue_refuses(queue_engine: sa.Engine
 
 
 def test_payloads_of_any_text_come_back(queue_engine: sa.Engine):
-    """NUL, emoji, lone surrogates, quotes of every language and numbers of any size come back as they were."""
+    """NUL characters, lone surrogates: like emoji, quotes of any language and numbers of any size, they come back as they were."""
     with Session(queue_engine) as session, session.begin():
         for text in TEXTS:
             enqueue(session, "text", text)
@@ -140,7 +140,7 @@ def test_payloads_of_any_text_come_back(queue_engine: sa.Engine):
 
 
 def test_the_archive_holds_the_same_text(queue_engine: sa.Engine):
-    """Archiving changes no character of a payload."""
+    """NUL characters, lone surrogates: archiving changes no character of a payload."""
     with Session(queue_engine) as session, session.begin():
         enqueue_many(session, [{"job_type": "text", "payload": text} for text in TEXTS])
     before = [row.payload for row in queued(queue_engine)]
@@ -150,7 +150,7 @@ def test_the_archive_holds_the_same_text(queue_engine: sa.Engine):
 
 
 def test_an_error_of_any_text_is_stored(queue_engine: sa.Engine):
-    """An exception whose message no database could store ends its job like any other."""
+    """NUL characters, lone surrogates: an exception whose message no database could store ends its job like any other."""
 
     def handler(_job_type: str, _payload: Any) -> None:
         raise ValueError("a\0b \ud800 🐞 " + "x" * 200_000)
@@ -167,7 +167,7 @@ def test_an_error_of_any_text_is_stored(queue_engine: sa.Engine):
 
 
 def test_a_payload_of_exactly_the_cap_passes(app_engine: sa.Engine):
-    """4 MiB encoded pass on every database, whole; one byte more is refused, and the session stays usable."""
+    """Large payloads: 4 MiB encoded pass on every database, whole; one byte more is refused, and the session stays usable."""
     largest = "x" * (CAP - 2)
     with Session(app_engine) as session:
         enqueue(session, "large", largest)
@@ -204,7 +204,7 @@ def archive_name(connection: sa.Connection) -> str:
 
 
 def test_a_lax_server_cuts_nothing(database: Any, queue_engine: sa.Engine):
-    """Payloads longer than MySQL's plain TEXT are stored whole also where the server would cut silently."""
+    """Large payloads: those longer than MySQL's plain TEXT are stored whole also where the server would cut silently."""
     engine = database.create_engine()
     if engine.dialect.name in ("mysql", "mariadb"):
         sa.event.listen(engine, "connect", lambda raw, _record: raw.cursor().execute("SET SESSION sql_mode = ''"))
@@ -227,7 +227,7 @@ class Raw:
 
 
 def test_what_a_serializer_of_ones_own_writes_is_checked(app_engine: sa.Engine):
-    """Text that some database cannot store is refused on all of them; the cap counts bytes, not characters."""
+    """NUL characters, lone surrogates: text that some database cannot store is refused on all; the cap counts bytes."""
     tables = JobTables(schema=None, job_table="raw_job", archived_job_table="raw_archived_job", serializer=Raw(), max_payload=8)
     create_all(app_engine, tables=tables)
     refused = [

@@ -46,7 +46,7 @@ def elsewhere(
 
 
 def test_microseconds_are_kept_everywhere(queue_engine: sa.Engine):
-    """Due times a microsecond apart stay apart, in order, and come back as aware UTC from every place."""
+    """Sub-second precision: due times a microsecond apart stay apart, in order, and come back as aware UTC from every place."""
     start = dt.datetime(2001, 2, 3, 4, 5, 6, 999_998, tzinfo=ZoneInfo("Asia/Kolkata"))
     tables = JobTables(clock=ManualClock(start))
     moments = [start + MICROSECOND * number for number in range(5)]
@@ -71,7 +71,7 @@ def test_microseconds_are_kept_everywhere(queue_engine: sa.Engine):
 
 
 def test_now_is_now(queue_engine: sa.Engine):
-    """A job for now is due at the very next poll: no clock rounds it into the future."""
+    """Sub-second precision: a job for now is due at the very next poll, no clock rounds it into the future."""
     with Session(queue_engine) as session:
         for number in range(15):
             if number % 2:
@@ -83,7 +83,7 @@ def test_now_is_now(queue_engine: sa.Engine):
 
 
 def test_the_repeated_hour_is_exact(queue_engine: sa.Engine):
-    """Times of the hour that a clock change repeats keep their instant: the fold counts."""
+    """Naive and folded datetimes: times of the hour that a clock change repeats keep their instant."""
     zone = ZoneInfo("Europe/Berlin")
     folds = [dt.datetime(2040, 10, 28, 2, 30, tzinfo=zone, fold=fold) for fold in (0, 1)]
     with Session(queue_engine) as session, session.begin():
@@ -96,7 +96,7 @@ def test_the_repeated_hour_is_exact(queue_engine: sa.Engine):
 
 
 def test_processes_in_three_time_zones(queue_engine: sa.Engine, database: Any):
-    """The zones of producer, worker and reader, and those of their database sessions, change no instant."""
+    """Time zones differ between parties: those of producer, worker, reader and their database sessions change no instant."""
     before = clock_of(queue_engine)
     enqueued = elsewhere(database, tz="Asia/Tokyo", zone="-05:00", enqueue="zones")["enqueued"]
     after = clock_of(queue_engine)

@@ -6,14 +6,17 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from proletarian_sa import Job, QueueWorker, enqueue, enqueue_many, process_next_job
+from proletarian_sa import Job, QueueWorker, enqueue, enqueue_many
+from tests.claims import chosen, process_next_job
 from tests.helpers import wait_until
 from tests.queue_contents import Base, User, archived, queued_ids, run_due
+
+pytestmark = pytest.mark.usefixtures("claim")
 
 
 @pytest.mark.parametrize("journal", ["delete", "wal"])
 def test_no_job_starts_before_its_commit(queue_engine: sa.Engine, database: Any, journal: str):
-    """A worker that polls all the time sees a job only once the row it is about is committed."""
+    """Visible before commit: a worker that polls all the time sees a job only once the row it is about is committed."""
     if database.server and journal == "wal":
         pytest.skip("no journal modes")
     if not database.server:
@@ -41,7 +44,7 @@ def test_no_job_starts_before_its_commit(queue_engine: sa.Engine, database: Any,
 
 
 def test_a_polling_worker_finds_the_row_every_time(queue_engine: sa.Engine):
-    """With an eager worker beside it, no producer is ever too slow: each handler finds its row."""
+    """Visible before commit: with an eager worker beside it, no producer is ever too slow: each handler finds its row."""
     Base.metadata.create_all(queue_engine)
     missing: list[int] = []
 
@@ -50,7 +53,7 @@ def test_a_polling_worker_finds_the_row_every_time(queue_engine: sa.Engine):
             if session.get(User, user_id) is None:
                 missing.append(user_id)
 
-    with QueueWorker(queue_engine, handler, polling_interval=0.01):
+    with QueueWorker(queue_engine, handler, polling_interval=0.01, claim=chosen()):
         for user_id in range(1, 21):
             with Session(queue_engine) as session, session.begin():
                 enqueue(session, "welcome", user_id)

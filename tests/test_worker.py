@@ -14,6 +14,8 @@ from tests.helpers import wait_until
 from tests.observing import PATIENCE, Gate, Recorder, add
 from tests.queue_contents import archived, queued
 
+pytestmark = pytest.mark.usefixtures("claim")
+
 
 def worker_threads():
     """Return the names of the threads of workers that are alive."""
@@ -168,7 +170,7 @@ def test_a_sink_that_raises_ends_no_thread(queue_engine, work, exception):
 
 
 def test_missing_tables_are_an_error_at_start(engine):
-    """C006, C041: start says which table is missing and what to type; nothing is started."""
+    """Lost job, claim error swallowed: start says which table is missing and what to type; nothing is started."""
     worker = QueueWorker(engine, lambda *_: None)
 
     with pytest.raises(TablesMissing) as caught:
@@ -186,7 +188,7 @@ TENANT = contextvars.ContextVar("tenant", default="nobody")
 
 
 def test_context_variables_do_not_leak(queue_engine, work):
-    """C112, kind "context leaks": each job sees the defaults, not what the job before set, nor what the starter had set."""
+    """Context leaks between jobs: each job sees the defaults, not what the job before set, nor what the starter had set."""
     found = queue.Queue()
 
     def handler(_job):
@@ -208,7 +210,7 @@ def test_context_variables_do_not_leak(queue_engine, work):
 
 
 def test_any_exception_of_a_handler_leaves_the_threads_alive(queue_engine, work):
-    """C085: SystemExit and its like are failed attempts in a worker too; its one thread goes on."""
+    """BaseException: SystemExit and its like are failed attempts in a worker too; its one thread goes on."""
     exceptions = [SystemExit(0), KeyboardInterrupt(), GeneratorExit(), MemoryError(), RecursionError(), Refused(), StopIteration()]
 
     def handler(job):
@@ -227,7 +229,7 @@ def test_any_exception_of_a_handler_leaves_the_threads_alive(queue_engine, work)
 
 
 def test_unknown_types_do_not_stop_a_worker(queue_engine, work):
-    """C004: jobs that this worker cannot run are put back, and the others run."""
+    """Lost job, cannot be restored: jobs that this worker cannot run are put back, and the others run."""
     jobs = JobRegistry()
     jobs.handler("known")(lambda payload: None)
     add(queue_engine, "unknown")
@@ -274,11 +276,12 @@ def test_options_can_be_replaced(queue_engine, work):
         seen.wait_for(events.JobSucceeded, queue="mail")
 
     assert not worker.is_running
-    assert [("mail", 2)] == [(event.queue, event.threads) for event in seen.of(events.WorkerStarted)]
+    assert [(("mail",), 2)] == [(event.queues, event.threads) for event in seen.of(events.WorkerStarted)]
     with pytest.raises(TypeError, match="thread"):
         worker.with_options(threads=2)
 
 
+@pytest.mark.leased
 def test_rows_deleted_or_changed_from_outside_stop_nobody(queue_engine, work):
     """C031: a job deleted while it runs is an event, and the worker goes on with the next."""
     gate = Gate()

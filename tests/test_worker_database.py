@@ -152,7 +152,7 @@ def test_a_pool_of_one_connection_for_one_step(database, queue_engine):
 
 
 def test_an_error_that_waiting_does_not_mend_stops_the_worker_loudly(queue_engine, work):
-    """C039: the worker stops, says why, and `run` raises the error; jobs that run are finished first."""
+    """Lost job, claim error swallowed: the worker stops, says why, and `run` raises; jobs that run are finished first."""
     worker, seen = work(lambda job: None)
     raised = queue.Queue()
 

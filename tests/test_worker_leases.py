@@ -15,7 +15,7 @@ START = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 
 
 def test_heartbeats_keep_a_long_job(queue_engine, work):
-    """C014, kind "lease shorter than job": a job of ten leases runs once, though another worker polls all the time."""
+    """Double execution, lease shorter than job: a job of ten leases runs once, though another worker polls all the time."""
     tables = clocked_tables(clock := ManualClock(START))
     lease, ran = 0.3, queue.Queue()
     add(queue_engine, tables=tables)
@@ -75,7 +75,7 @@ def steal(engine, job_id):
 
 
 def test_a_job_whose_lease_was_lost_is_still_told_as_running(queue_engine, work):
-    """C102: `stop` names a handler that has not returned, although the job is another's by now."""
+    """Handler outlives the stop timeout: `stop` names a handler that has not returned, although the job is another's by now."""
     begun, go = threading.Event(), threading.Event()
     worker, seen = work(lambda job: begun.set() or go.wait(PATIENCE), lease=0.5)
     job_id = add(queue_engine)

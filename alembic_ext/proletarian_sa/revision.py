@@ -12,6 +12,7 @@ from alembic.script import ScriptDirectory
 from alembic.util import rev_id
 
 from alembic_ext.proletarian_sa.history import LATEST, VERSIONS
+from proletarian_sa.names import check_identifiers, index_name
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -27,6 +28,7 @@ def write_revision(
     schema: str | None = DEFAULT_SCHEMA,
     job_table: str = "job",
     archived_job_table: str = "archived_job",
+    job_ids: str = "uuid",
     databases: tuple[str, ...] = (),
 ) -> Path:
     """Write a revision that installs the tables, chained to the project's head, by the project's own `script.py.mako`.
@@ -38,18 +40,21 @@ def write_revision(
         schema: As for `JobTables`: the default is used on PostgreSQL only; another name on every database but SQLite.
         job_table: As for `JobTables`.
         archived_job_table: As for `JobTables`.
+        job_ids: `uuid`, or `database` for tables with `JobTables(job_ids=DatabaseIds())`.
         databases: With the multidb template: names of the databases that get the tables.
 
     Returns:
         The path of the new file.
 
     Raises:
+        ValueError: There are no such `job_ids`.
         CommandError: Alembic's own: no such project, several heads, no such head.
 
     **Transaction:** nothing: reads and writes files.
     """
     version = VERSIONS[LATEST]
-    names = _literals(schema, job_table, archived_job_table)
+    check_identifiers(schema=schema, job_table=job_table, archived_job_table=archived_job_table)
+    names = _literals(schema, job_table, archived_job_table) | _id_literals(version, job_ids)
     upgrade, downgrade = (_body(text, names) for text in (version.UPGRADE, version.DOWNGRADE))
     arguments: dict[str, Any] = {"upgrades": upgrade, "downgrades": downgrade, "imports": version.IMPORTS}
     for database in databases:
@@ -74,13 +79,21 @@ def _literals(schema: str | None, job_table: str, archived_job_table: str) -> di
         "schema": where,
         "job": literal(job_table),
         "archived_job": literal(archived_job_table),
-        "queue_index": literal(f"{job_table}_queue_process_at"),
-        "key_index": literal(f"{job_table}_unique_key"),
-        "finished_index": literal(f"{archived_job_table}_finished_at"),
+        "queue_index": literal(index_name(job_table, "queue_process_at")),
+        "key_index": literal(index_name(job_table, "unique_key")),
+        "finished_index": literal(index_name(archived_job_table, "finished_at")),
     }
+
+
+def _id_literals(version: Any, job_ids: str) -> dict[str, str]:
+    """Return the column of the ids as Python literals."""
+    if job_ids not in version.JOB_IDS:
+        raise ValueError(f"job_ids must be one of {', '.join(version.JOB_IDS)}, not {job_ids!r}.")
+    literals: dict[str, str] = version.JOB_IDS[job_ids]
+    return literals
 
 
 def _body(text: str, names: dict[str, str]) -> str:
     """Return the text as the body of a function: the template indents its first line only."""
-    lines = Template(text).substitute(names).rstrip().splitlines()
+    lines = Template(text).substitute(names).rstrip().split("\n")  # not splitlines(): a name may hold other ends of lines
     return "\n".join([lines[0], *(f"    {line}" if line else "" for line in lines[1:])])

@@ -14,21 +14,20 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 
 from proletarian_sa.claimed import ClaimedJob, Finish
-from proletarian_sa.models import due_time
+from proletarian_sa.dialects.counting import MOST_COUNTED
+from proletarian_sa.due import due_time
 from proletarian_sa.types import UTCDateTime, current_time, delay_type, later, latest, statement_time
 
 if TYPE_CHECKING:
-    import uuid
     from collections.abc import Iterable, Mapping, Sequence
 
     from sqlalchemy.engine import Connection
 
+    from proletarian_sa.dialects.held import HeldStatements
     from proletarian_sa.models import JobTables
 
 Time = sa.ColumnElement[dt.datetime]
 NO_DELAY = dt.timedelta()
-MOST_COUNTED = 2**31 - 1
-"""Where counting ends: one row at the end of its integer column must not stop a whole queue."""
 
 
 class Archived(enum.Enum):
@@ -46,11 +45,13 @@ class Statements:
         isolation: Execution options of the connections of ours, whatever the application's engine says.
         row_locks: Rows can be locked one by one; where not, there is one writer at a time.
         native_clock: The database has a clock with microseconds; where not, the process's own is used.
+        held: The statements of claims that are held by a row lock; None where rows cannot be locked.
     """
 
     isolation: ClassVar[Mapping[str, Any]] = {"isolation_level": "READ COMMITTED"}
     row_locks: ClassVar[bool] = True
     native_clock: ClassVar[bool] = True
+    held: HeldStatements | None = None
 
     def __init__(self, tables: JobTables) -> None:
         self.tables = tables
@@ -58,10 +59,10 @@ class Statements:
         columns = self.job.c
         self._literal_clock = not self.native_clock or tables.clock is not None
         self._fence = sa.and_(columns.job_id == sa.bindparam("id"), columns.claimed_by == sa.bindparam("token"))
-        self._due = sa.and_(
+        self.due = sa.and_(
             columns.queue == sa.bindparam("of_queue"),
-            columns.process_at <= self._clock(statement_time()),
-            sa.or_(columns.lease_until.is_(None), columns.lease_until <= self._clock(statement_time())),
+            columns.process_at <= self.clock(statement_time()),
+            sa.or_(columns.lease_until.is_(None), columns.lease_until <= self.clock(statement_time())),
         )
         self._claimed_values = {
             "claimed_by": sa.bindparam("new_token"),
@@ -79,7 +80,7 @@ class Statements:
                 else_=columns.crashes,
             ),
         }
-        self._read = (
+        self.read = (
             columns.job_id,
             columns.queue,
             columns.job_type,
@@ -123,7 +124,8 @@ class Statements:
 
     # Clock
 
-    def _clock(self, of_database: Time) -> Time:
+    def clock(self, of_database: Time) -> Time:
+        """Return the expression for what time it is: the database's own, or a literal."""
         return sa.bindparam("now", type_=UTCDateTime()) if self._literal_clock else of_database
 
     def _after(self, delay: str) -> Time:
@@ -194,7 +196,7 @@ class Statements:
 
     def heartbeat(
         self, connection: Connection, jobs: Sequence[ClaimedJob], *, lease: dt.timedelta
-    ) -> tuple[set[tuple[uuid.UUID, str]], set[tuple[uuid.UUID, str]]]:
+    ) -> tuple[set[tuple[Any, str]], set[tuple[Any, str]]]:
         """Prolong the leases of these claims; return those prolonged, and those still owned but locked, as (job_id, token).
 
         A row that is locked is skipped: mostly it is being finished by its owner.
@@ -203,7 +205,7 @@ class Statements:
         """
         kept = self._prolong(connection, jobs, lease)
         missing = [job for job in jobs if (job.job_id, job.token) not in kept]
-        locked: set[tuple[uuid.UUID, str]] = set()
+        locked: set[tuple[Any, str]] = set()
         if missing:
             columns = self.job.c
             ids = [job.job_id for job in missing]
@@ -211,22 +213,27 @@ class Statements:
             locked = {(row[0], row[1]) for row in rows} & {(job.job_id, job.token) for job in missing}
         return kept & {(job.job_id, job.token) for job in jobs}, locked
 
-    def _prolong(self, connection: Connection, jobs: Sequence[ClaimedJob], lease: dt.timedelta) -> set[tuple[uuid.UUID, str]]:
+    def _prolong(self, connection: Connection, jobs: Sequence[ClaimedJob], lease: dt.timedelta) -> set[tuple[Any, str]]:
         raise NotImplementedError
+
+    def keep(self, connection: Connection, job: ClaimedJob, *, lease: dt.timedelta) -> None:
+        """Let the claim own its job, if it still does, for that long from now on, also where it was held.
+
+        **Transaction:** updates the job's row.
+        """
+        if self._written(connection, job):
+            self.heartbeat(connection, [job], lease=lease)
 
     def own(self, connection: Connection, job: ClaimedJob) -> bool:
         """Return whether the claim still owns the job, and lock its row until the end of the transaction.
 
         **Transaction:** writes the row, unchanged; waits for a transaction that has it locked.
         """
+        if job.row is not None:
+            return self._held_claims().own(connection, job)
         return self._by_key(connection).execute(self._own, self._key(job)).rowcount == 1
 
-    def owner(self, connection: Connection, job_id: uuid.UUID) -> str | None:
-        """Return the token in the job's row, None if there is no row or nobody holds it; waits for an unfinished commit."""
-        query = sa.select(self.job.c.claimed_by).where(self.job.c.job_id == job_id).with_for_update()
-        return self._by_key(connection).execute(query).scalar()
-
-    def archived_by(self, connection: Connection, job_id: uuid.UUID) -> str | None:
+    def archived_by(self, connection: Connection, job_id: Any) -> str | None:
         """Return the token in the job's archive row, None if there is none."""
         query = sa.select(self.archived_job.c.claimed_by).where(self.archived_job.c.job_id == job_id)
         return self._by_key(connection).execute(query).scalar()
@@ -250,13 +257,29 @@ class Statements:
 
         **Transaction:** locks, copies and deletes the rows that are owned.
         """
+        if any(finish.job.row is not None for finish in finishes):
+            return [self._held_claims().archive(connection, finish) for finish in finishes]
+        return self._archive_leased(connection, finishes)
+
+    def _archive_leased(self, connection: Connection, finishes: Sequence[Finish]) -> list[Archived]:
         raise NotImplementedError
+
+    def _held_claims(self) -> HeldStatements:
+        if self.held is None:
+            raise NotImplementedError("Rows cannot be locked one by one here.")
+        return self.held
+
+    def _written(self, connection: Connection, job: ClaimedJob) -> bool:
+        """Return whether the token is in the job's row, as far as that is for us to do: a held claim writes it only now."""
+        return job.row is None or self._held_claims().take(connection, job)
 
     def retry(self, connection: Connection, job: ClaimedJob, *, delay: dt.timedelta, error: str) -> bool:
         """Put the job back, due after `delay` (at least 0), with its error; return whether it was still owned.
 
         **Transaction:** updates the job's row.
         """
+        if not self._written(connection, job):
+            return False
         values = {**self._key(job), **self.times(delay=delay), "error": error}
         return self._by_key(connection).execute(self._retry, values).rowcount == 1
 
@@ -271,12 +294,14 @@ class Statements:
 
         **Transaction:** updates the job's row.
         """
+        if not self._written(connection, job):
+            return False
         if not delay:
             return self._by_key(connection).execute(self._release, self._key(job)).rowcount == 1
         values = {**self._key(job), **self.times(delay=delay), "error": note}
         return self._by_key(connection).execute(self._postpone, values).rowcount == 1
 
-    def last_error(self, connection: Connection, job_id: uuid.UUID) -> str | None:
+    def last_error(self, connection: Connection, job_id: Any) -> str | None:
         """Return the stored error of a queued job.
 
         **Transaction:** reads.
@@ -300,6 +325,12 @@ class Statements:
     def begin_owned(self, connection: Connection, job: ClaimedJob) -> bool:
         """Do what must come first in a transaction of the handler's; return whether the job is still owned."""
         return True
+
+    def lend(self, connection: Connection, job: ClaimedJob) -> None:
+        """Give a transaction of ours to the application, with the settings that it knows."""
+
+    def take_back(self, connection: Connection) -> None:
+        """Go on with a transaction of ours after the application."""
 
     def check_constraints(self, connection: Connection) -> None:
         """Let deferred constraints speak now, where there are any."""
@@ -328,6 +359,10 @@ class Statements:
 
     def is_missing_table(self, error: BaseException) -> bool:
         """Return whether a table is not there."""
+        raise NotImplementedError
+
+    def is_foreign_key_violation(self, error: BaseException) -> bool:
+        """Return whether a foreign key refused it."""
         raise NotImplementedError
 
     def is_lost_savepoint(self, error: BaseException) -> bool:

@@ -9,13 +9,14 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 from sqlalchemy.ext.compiler import compiles
 
-from proletarian_sa.dialects.base import MOST_COUNTED, dotted
+from proletarian_sa.dialects.base import dotted
+from proletarian_sa.dialects.counting import one_more
+from proletarian_sa.dialects.mysql_held import MySQLHeld
 from proletarian_sa.dialects.two_steps import TwoStepArchive
 from proletarian_sa.types import MYSQL_FAMILY, as_utc, current_time, later, latest, statement_time
 
 if TYPE_CHECKING:
     import datetime as dt
-    import uuid
     from collections.abc import Sequence
 
     from sqlalchemy.engine import Connection
@@ -58,6 +59,7 @@ TRANSIENT = SERIALIZATION | {
 }
 NO_SUCH_TABLE = frozenset({1146, 1049})
 NO_SUCH_SAVEPOINT = 1305
+FOREIGN_KEY = frozenset({1216, 1217, 1451, 1452})  # the latter two tell the constraint, to those who may see the other table
 
 
 class MySQLStatements(TwoStepArchive):
@@ -71,9 +73,9 @@ class MySQLStatements(TwoStepArchive):
         by_key = "FORCE INDEX (PRIMARY)"
         ids: sa.BindParameter[Any] = sa.bindparam("ids", expanding=True)
         self._pick = (
-            sa.select(*self._read)
+            sa.select(*self.read)
             .with_hint(job, f"FORCE INDEX ({self._queue_index()})")
-            .where(self._due)
+            .where(self.due)
             .order_by(columns.process_at)
             .limit(sa.bindparam("limit"))
             .with_for_update(skip_locked=True)
@@ -95,6 +97,7 @@ class MySQLStatements(TwoStepArchive):
         )
         self._beat = sa.update(job).with_hint(by_key).where(columns.job_id.in_(ids)).values(lease_until=self._after("lease"))
         self._build_archive()
+        self.held = MySQLHeld(self, self._queue_index())
 
     def _queue_index(self) -> str:
         wanted = [self.job.c.queue, self.job.c.process_at]
@@ -129,7 +132,7 @@ class MySQLStatements(TwoStepArchive):
             rows = [row for row in rows if row.job_id in taken]
         return [_after_claim(job, lapsed=old_token is not None) for job in self._claimed(rows, token)]
 
-    def _prolong(self, connection: Connection, jobs: Sequence[ClaimedJob], lease: dt.timedelta) -> set[tuple[uuid.UUID, str]]:
+    def _prolong(self, connection: Connection, jobs: Sequence[ClaimedJob], lease: dt.timedelta) -> set[tuple[Any, str]]:
         ids, tokens = [job.job_id for job in jobs], list({job.token for job in jobs})
         rows = connection.execute(self._held, {"ids": ids, "tokens": tokens}).all()
         if rows:
@@ -155,14 +158,17 @@ class MySQLStatements(TwoStepArchive):
     def is_missing_table(self, error: BaseException) -> bool:
         return isinstance(error, exc.DBAPIError) and code(error.orig) in NO_SUCH_TABLE
 
+    def is_foreign_key_violation(self, error: BaseException) -> bool:
+        return isinstance(error, exc.DBAPIError) and code(error.orig) in FOREIGN_KEY
+
     def is_lost_savepoint(self, error: BaseException) -> bool:
         return isinstance(error, exc.DBAPIError) and code(error.orig) == NO_SUCH_SAVEPOINT
 
 
 def _after_claim(job: ClaimedJob, *, lapsed: bool) -> ClaimedJob:
     if lapsed:
-        return replace(job, crashes=min(job.crashes + 1, MOST_COUNTED))
-    return replace(job, attempts=min(job.attempts + 1, MOST_COUNTED))
+        return replace(job, crashes=one_more(job.crashes))
+    return replace(job, attempts=one_more(job.attempts))
 
 
 def _is_mariadb(connection: Connection) -> bool:

@@ -10,28 +10,17 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.compiler import compiles
 
 from proletarian_sa.dialects.base import Archived, Statements, dotted
+from proletarian_sa.dialects.planner import BY_KEY, IN_ORDER, settings
+from proletarian_sa.dialects.postgresql_held import PostgreSQLHeld
 from proletarian_sa.types import as_utc, current_time, later, latest, statement_time
 
 if TYPE_CHECKING:
     import datetime as dt
-    import uuid
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from sqlalchemy.engine import Connection
 
     from proletarian_sa.claimed import ClaimedJob, Finish
-
-# What our statements read is known beforehand: a few rows by their keys. The planner does not know it, because its statistics,
-# and the plans that an idle worker has prepared, are older than the burst of jobs that comes next: it would read all of the table,
-# once for each job in hand.
-BY_KEY = {
-    "enable_seqscan": "off",
-    "enable_bitmapscan": "off",
-    "enable_hashjoin": "off",
-    "enable_mergejoin": "off",
-    "plan_cache_mode": "force_custom_plan",
-}
-IN_ORDER = BY_KEY | {"enable_sort": "off"}  # the claim: due jobs are read in the order of the index
 
 OLDEST = (13,)
 SERIALIZATION = frozenset({"40001", "40P01"})
@@ -63,7 +52,7 @@ class PostgreSQLStatements(Statements):
         job, columns = self.job, self.job.c
         picked = (
             sa.select(columns.job_id, columns.claimed_by)
-            .where(self._due)
+            .where(self.due)
             .order_by(columns.process_at)
             .limit(sa.bindparam("limit"))
             .with_for_update(skip_locked=True)
@@ -82,10 +71,10 @@ class PostgreSQLStatements(Statements):
                 ),
             )
             .values(self._claimed_values)
-            .returning(*self._read)
+            .returning(*self.read)
         )
-        self._plan_by_key, self._plan_in_order = _settings(BY_KEY), _settings(IN_ORDER)
-        self._wait_briefly = _settings({"lock_timeout": "1s"})
+        self._plan_by_key, self._plan_in_order = settings(BY_KEY), settings(IN_ORDER)
+        self._wait_briefly = settings({"lock_timeout": "1s"})
         # Ids and tokens are joined: a constant token beside an array of ids made the planner scan the table. No order is needed
         # against deadlocks, because a locked row is never waited for.
         beats = self._unnest("ids", "tokens")
@@ -101,7 +90,9 @@ class PostgreSQLStatements(Statements):
             .values(lease_until=self._after("lease"))
             .returning(columns.job_id, columns.claimed_by)
         )
+        self._lend = sa.select(*(sa.func.set_config(name, sa.bindparam(name), True) for name in IN_ORDER))
         self._build_finish()
+        self.held = PostgreSQLHeld(self)
 
     def _build_finish(self) -> None:
         columns = self.job.c
@@ -114,7 +105,7 @@ class PostgreSQLStatements(Statements):
         )
         archived = {column.name: gone.c[column.name] for column in self.archived_job.c if column.name in columns} | {
             "status": gone.c.statuses,
-            "finished_at": self._clock(current_time()),
+            "finished_at": self.clock(current_time()),
             "last_error": sa.func.coalesce(gone.c.errors, gone.c.last_error),
         }
         insert = postgresql.insert(self.archived_job).from_select(list(archived), sa.select(*archived.values()))
@@ -145,7 +136,7 @@ class PostgreSQLStatements(Statements):
         values = {**self.times(lease=lease), "of_queue": queue, "new_token": token, "limit": limit}
         return self._claimed(connection.execute(self._claim, values), token)
 
-    def _prolong(self, connection: Connection, jobs: Sequence[ClaimedJob], lease: dt.timedelta) -> set[tuple[uuid.UUID, str]]:
+    def _prolong(self, connection: Connection, jobs: Sequence[ClaimedJob], lease: dt.timedelta) -> set[tuple[Any, str]]:
         values = {
             **self.times(lease=lease),
             "ids": [job.job_id for job in jobs],
@@ -153,7 +144,7 @@ class PostgreSQLStatements(Statements):
         }
         return {(row[0], row[1]) for row in self._by_key(connection).execute(self._beat, values)}
 
-    def archive(self, connection: Connection, finishes: Sequence[Finish]) -> list[Archived]:
+    def _archive_leased(self, connection: Connection, finishes: Sequence[Finish]) -> list[Archived]:
         values = {
             **self.times(),
             "ids": [finish.job.job_id for finish in finishes],
@@ -172,6 +163,15 @@ class PostgreSQLStatements(Statements):
     def wait_briefly(self, connection: Connection) -> None:
         connection.execute(self._wait_briefly)
 
+    def lend(self, connection: Connection, job: ClaimedJob) -> None:
+        if job.row is not None:
+            connection.execute(self._lend, job.row.settings)
+        else:
+            connection.exec_driver_sql("; ".join(f"SET LOCAL {name} TO DEFAULT" for name in BY_KEY))
+
+    def take_back(self, connection: Connection) -> None:
+        connection.execute(self._plan_by_key)
+
     def check_constraints(self, connection: Connection) -> None:
         connection.exec_driver_sql("SET CONSTRAINTS ALL IMMEDIATE")
 
@@ -187,13 +187,11 @@ class PostgreSQLStatements(Statements):
     def is_missing_table(self, error: BaseException) -> bool:
         return isinstance(error, exc.DBAPIError) and sqlstate(error.orig) in {"42P01", "3F000"}
 
+    def is_foreign_key_violation(self, error: BaseException) -> bool:
+        return isinstance(error, exc.DBAPIError) and sqlstate(error.orig) in {"23503", "23001"}  # the latter: RESTRICT, from 18 on
+
     def is_lost_savepoint(self, error: BaseException) -> bool:
         return isinstance(error, exc.DBAPIError) and sqlstate(error.orig) in {"3B001", "25P01"}
-
-
-def _settings(settings: Mapping[str, str]) -> sa.Select[Any]:
-    """Return the statement that sets these until the end of the transaction."""
-    return sa.select(*(sa.func.set_config(name, value, True) for name, value in settings.items()))
 
 
 def sqlstate(error: BaseException | None) -> str | None:

@@ -29,7 +29,12 @@ def effective_schema(connection: Connection, schema: str | None) -> str | None:
     mapped = connection.get_execution_options().get(_OPTION) or {}
     if schema in mapped:
         return mapped[schema]  # type: ignore[no-any-return]
-    return None if _falls_away(connection.dialect.name, default=schema == DEFAULT_SCHEMA) else schema
+    return schema_on(connection.dialect.name, schema)
+
+
+def schema_on(dialect: str, schema: str | None) -> str | None:
+    """Return where a schema of ours lies on a dialect, unless the application maps it; None: where a connection looks first."""
+    return None if _falls_away(dialect, default=schema == DEFAULT_SCHEMA) else schema
 
 
 def install() -> None:

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy import exc
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.ext.compiler import compiles
 
 from proletarian_sa.dialects.base import dotted
 from proletarian_sa.dialects.two_steps import TwoStepArchive
+from proletarian_sa.errors import DatabaseNotSupported
+from proletarian_sa.job_ids import made_by_database
 from proletarian_sa.types import UTCDateTime, as_utc, current_time, later, latest, statement_time
 
 if TYPE_CHECKING:
-    import uuid
     from collections.abc import Mapping, Sequence
 
     from sqlalchemy.engine import Connection
@@ -33,11 +35,12 @@ class SQLiteStatements(TwoStepArchive):
     native_clock = False
 
     def _build(self) -> None:
+        self._check_numbering()
         job, columns = self.job, self.job.c
-        self._any_due = sa.select(sa.literal(1)).where(self._due).limit(1)
+        self._any_due = sa.select(sa.literal(1)).where(self.due).limit(1)
         picked = (
             sa.select(columns.job_id, columns.claimed_by)
-            .where(self._due)
+            .where(self.due)
             .order_by(columns.process_at)
             .limit(sa.bindparam("limit"))
             .cte("picked")
@@ -51,7 +54,7 @@ class SQLiteStatements(TwoStepArchive):
                 sa.and_(picked.c.claimed_by.is_(None), first.c.claimed_by.is_(None)),
             )
         )
-        self._claim = sa.update(job).where(columns.job_id.in_(chosen)).values(self._claimed_values).returning(*self._read)
+        self._claim = sa.update(job).where(columns.job_id.in_(chosen)).values(self._claimed_values).returning(*self.read)
         self._beat = (
             sa.update(job)
             .where(
@@ -63,6 +66,18 @@ class SQLiteStatements(TwoStepArchive):
         )
         self._write_nothing = sa.delete(job).where(sa.false())
         self._build_archive()
+
+    def _check_numbering(self) -> None:
+        """Refuse ids that SQLite would not make, or would make twice: once for a job, and again when that is archived."""
+        if not made_by_database(self.tables.job_ids):
+            return
+        column = self.job.c.job_id
+        declared = column.type.compile(dialect=sqlite.dialect())
+        if declared != "INTEGER" or not self.job.dialect_options["sqlite"]["autoincrement"]:
+            raise DatabaseNotSupported(
+                f"SQLite numbers jobs only by INTEGER with AUTOINCREMENT, and {self.job.name}.job_id is {declared}. Leave job_id "
+                "to the mixin and say __job_ids__ = DatabaseIds() on both models."
+            )
 
     def why_not(self, connection: Connection) -> str | None:
         version = connection.dialect.server_version_info or ()
@@ -84,7 +99,7 @@ class SQLiteStatements(TwoStepArchive):
         values = {**times, "of_queue": queue, "new_token": token, "limit": limit}
         return self._claimed(connection.execute(self._claim, values).all(), token)
 
-    def _prolong(self, connection: Connection, jobs: Sequence[ClaimedJob], lease: dt.timedelta) -> set[tuple[uuid.UUID, str]]:
+    def _prolong(self, connection: Connection, jobs: Sequence[ClaimedJob], lease: dt.timedelta) -> set[tuple[Any, str]]:
         values = {
             **self.times(lease=lease),
             "ids": [job.job_id for job in jobs],
@@ -113,6 +128,10 @@ class SQLiteStatements(TwoStepArchive):
     def is_missing_table(self, error: BaseException) -> bool:
         return isinstance(error, exc.OperationalError) and "no such table" in str(error.orig)
 
+    def is_foreign_key_violation(self, error: BaseException) -> bool:
+        # Not by its code: that of RESTRICT is a trigger's.
+        return isinstance(error, exc.IntegrityError) and "FOREIGN KEY constraint failed" in str(error.orig)
+
     def is_lost_savepoint(self, error: BaseException) -> bool:
         return isinstance(error, exc.OperationalError) and "no such savepoint" in str(error.orig)
 
@@ -130,8 +149,8 @@ def _as_utc(element: as_utc, compiler: Any, **options: Any) -> str:
 @compiles(current_time, "sqlite")
 @compiles(statement_time, "sqlite")
 def _time(_element: current_time | statement_time, compiler: Any, **options: Any) -> str:
-    # Evaluated anew at each execution.
-    return str(compiler.process(sa.bindparam(None, callable_=_utc_now, type_=UTCDateTime()), **options))
+    # Evaluated anew at each execution, and once for all of a statement: by one name.
+    return str(compiler.process(sa.bindparam("proletarian_sa_now", callable_=_utc_now, type_=UTCDateTime()), **options))
 
 
 def _utc_now() -> dt.datetime:

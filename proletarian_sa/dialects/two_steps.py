@@ -11,48 +11,44 @@ from proletarian_sa.dialects.base import Archived, Statements
 from proletarian_sa.types import current_time
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from sqlalchemy.engine import Connection
 
     from proletarian_sa.claimed import Finish
 
 
-class TwoStepArchive(Statements):
-    """INSERT … SELECT by the fence, then DELETE by the fence: nothing is deleted that was not copied."""
+class TwoSteps:
+    """INSERT … SELECT by the fence, then DELETE by the fence: nothing is deleted that was not copied.
 
-    def archive(self, connection: Connection, finishes: Sequence[Finish]) -> list[Archived]:
-        """Copy and delete, job by job."""
-        return [self._archive_one(connection, finish) for finish in finishes]
+    Args:
+        statements: Those of the tables.
+        fence: Which job.
+        changed: What the archive is to say of it besides its outcome, by column.
+    """
 
-    def _build_archive(self) -> None:
-        columns = self._archived_columns()
-        owned = sa.select(*columns.values()).where(self._fence)
-        if self.row_locks:  # at READ COMMITTED the copying would read without a lock
-            owned = owned.with_for_update()
-        self._copy = sa.insert(self.archived_job).from_select(list(columns), owned)
-        self._delete = sa.delete(self.job).where(self._fence)
-        self._forget = sa.delete(self.archived_job).where(self.archived_job.c.job_id == sa.bindparam("id"))
-
-    def _archived_columns(self) -> dict[str, sa.ColumnElement[Any]]:
-        columns = self.job.c
-        copied: dict[str, sa.ColumnElement[Any]] = {
-            column.name: columns[column.name] for column in self.archived_job.c if column.name in columns
-        }
-        last_error = sa.bindparam("error", type_=self.archived_job.c.last_error.type)
-        return copied | {
+    def __init__(
+        self, statements: Statements, fence: sa.ColumnElement[bool], changed: Mapping[str, sa.ColumnElement[Any]] | None = None
+    ) -> None:
+        job, archived_job = statements.job, statements.archived_job
+        columns = {
+            **{column.name: job.c[column.name] for column in archived_job.c if column.name in job.c},
+            **(changed or {}),
             "status": sa.bindparam("outcome", type_=sa.String()),
-            "finished_at": self._clock(current_time()),
-            "last_error": sa.func.coalesce(last_error, columns.last_error),
+            "finished_at": statements.clock(current_time()),
+            "last_error": sa.func.coalesce(sa.bindparam("error", type_=archived_job.c.last_error.type), job.c.last_error),
         }
+        owned = sa.select(*columns.values()).where(fence)
+        if statements.row_locks:  # at READ COMMITTED the copying would read without a lock
+            owned = owned.with_for_update()
+        self._statements = statements
+        self._copy = sa.insert(archived_job).from_select(list(columns), owned)
+        self._delete = sa.delete(job).where(fence)
+        self._forget = sa.delete(archived_job).where(archived_job.c.job_id == sa.bindparam("id"))
 
-    def _archive_one(self, connection: Connection, finish: Finish) -> Archived:
-        values = {
-            **self._key(finish.job),
-            **self.times(),
-            "outcome": finish.status,
-            "error": finish.last_error,
-        }
+    def archive(self, connection: Connection, finish: Finish, key: Mapping[str, Any]) -> Archived:
+        """Copy and delete the job of this key."""
+        values = {**key, **self._statements.times(), "outcome": finish.status, "error": finish.last_error}
         done = Archived.DONE
         try:
             copied = connection.execute(self._copy, values).rowcount
@@ -62,5 +58,15 @@ class TwoStepArchive(Statements):
             done = Archived.REPLACED
         if copied == 0:
             return Archived.LOST
-        connection.execute(self._delete, self._key(finish.job))
+        connection.execute(self._delete, key)
         return done
+
+
+class TwoStepArchive(Statements):
+    """Jobs are copied and deleted one by one."""
+
+    def _archive_leased(self, connection: Connection, finishes: Sequence[Finish]) -> list[Archived]:
+        return [self._two_steps.archive(connection, finish, self._key(finish.job)) for finish in finishes]
+
+    def _build_archive(self) -> None:
+        self._two_steps = TwoSteps(self, self._fence)

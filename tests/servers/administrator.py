@@ -37,7 +37,12 @@ class Administrator:
                 with suppress(sa.exc.OperationalError, sa.exc.InternalError):
                     connection.exec_driver_sql(f"KILL {session}")
             connection.exec_driver_sql(f"SET lock_wait_timeout = {PATIENCE}")
-            connection.exec_driver_sql(f"DROP DATABASE {name}")
+            connection.execute(sa.schema.DropSchema(name))
+
+    def drop_role(self, name: str) -> None:
+        """Drop a role, on MySQL and MariaDB the account of that name from anywhere, if it is there."""
+        quoted = self.engine.dialect.identifier_preparer.quote_identifier(name)
+        self.execute(f"DROP ROLE IF EXISTS {quoted}" if self.is_postgresql else f"DROP USER IF EXISTS {quoted}@'%%'")
 
     def can_prepare(self) -> bool:
         """Tell whether two-phase transactions are on; PostgreSQL has them off unless configured."""

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from tests.servers.administrator import Administrator
 
+ROLE_PASSWORD = "role"  # noqa: S105 - for roles that are dropped after the test
 ASYNC_DRIVERS = {
     "postgresql": "postgresql+psycopg",
     "mysql": "mysql+asyncmy",
@@ -42,12 +43,17 @@ class Database:
     """Sessions can wait for each other's notifications."""
     schemas: bool = True
     """More schemas can be made; see `create_schema`."""
+    roles: bool = True
+    """Users with rights of their own; see `new_role` and `create_engine_as`."""
+    narrow_returning: bool = True
+    """INSERT ... RETURNING needs the right to read what it returns, not all that it writes."""
     two_phase: bool = True
     """Transactions can be prepared and committed later."""
     transactional_ddl: bool = False
     """A rolled-back transaction leaves no table behind, in Alembic's judgement of the driver too."""
     engines: list[sa.Engine] = field(default_factory=list)
     created_schemas: list[str] = field(default_factory=list)
+    created_roles: list[str] = field(default_factory=list)
 
     @property
     def async_url(self) -> sa.URL:
@@ -74,6 +80,18 @@ class Database:
         self.created_schemas.append(name)
         return name
 
+    def new_role(self, suffix: str = "") -> str:
+        """Choose a name for a role, which is dropped after the test if it is there: roles belong to the whole server."""
+        self.require("roles")
+        self.created_roles.append(new_name() + suffix)
+        return self.created_roles[-1]
+
+    def create_engine_as(self, role: str, **options: Any) -> sa.Engine:
+        """Create an engine that connects as a role, which must have `ROLE_PASSWORD`."""
+        engine = sa.create_engine(self.url.set(username=role, password=ROLE_PASSWORD), **options)
+        self.engines.append(engine)
+        return engine
+
     def require(self, *capabilities: str) -> None:
         """Skip the test unless the database has all these capabilities."""
         for capability in capabilities:
@@ -91,6 +109,7 @@ def new_file(kind: str, version: str, folder: Path) -> Iterator[Database]:
         server=False,
         row_locks=False,
         schemas=False,
+        roles=False,
         two_phase=False,
     )
     try:
@@ -113,6 +132,7 @@ def new_database(kind: str, version: str, administrator: Administrator) -> Itera
         default_isolation=is_postgresql,
         listen=is_postgresql,
         transactional_ddl=is_postgresql,
+        narrow_returning=kind != "mariadb",
         two_phase=administrator.can_prepare(),
     )
     try:
@@ -121,6 +141,8 @@ def new_database(kind: str, version: str, administrator: Administrator) -> Itera
         dispose(database)
         for dropped in [name] if is_postgresql else [*database.created_schemas, name]:
             administrator.drop_database(dropped)
+        for role in database.created_roles:  # PostgreSQL drops none that has rights in a database
+            administrator.drop_role(role)
 
 
 def new_name() -> str:

@@ -28,7 +28,7 @@ AFTER = 5
 
 @pytest.mark.parametrize("point", POINTS)
 def test_killed_worker(database: Database, queue_engine: sa.Engine, tmp_path: Path, point: str) -> None:
-    """Its job runs once more after the lease, under the same attempt; others run at once, those it had taken after the lease."""
+    """Lost job, worker killed: it runs once more after the lease, in one attempt, as do those taken ahead; others run at once."""
     tables.metadata.create_all(queue_engine)
     sign = tmp_path / "sign"
     warm_up = add(queue_engine, ["work"] * WARM_UP)

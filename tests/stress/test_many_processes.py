@@ -41,7 +41,7 @@ class Load:
 
 
 def test_every_job_is_run_once(database: Database, queue_engine: sa.Engine, tmp_path: Path) -> None:
-    """Workers in several processes archive every job once while others enqueue, and stop cleanly."""
+    """Double execution; deadlock on finish and claim: many processes on two queues archive every job once while others enqueue."""
     load = Load(workers=8, producers=2, jobs=5000) if database.server else Load(workers=2, producers=1, jobs=1000)
 
     report = run(database, queue_engine, load, tmp_path)
@@ -50,7 +50,7 @@ def test_every_job_is_run_once(database: Database, queue_engine: sa.Engine, tmp_
 
 
 def test_serializable_database_costs_no_job(database: Database, queue_engine: sa.Engine, tmp_path: Path) -> None:
-    """A database whose default isolation is serializable changes nothing: no claim, finish or enqueue fails for it."""
+    """Serialization failure in the claim: where serializable is the default no claim, finish or enqueue fails for it."""
     database.require("default_isolation")
     with queue_engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.exec_driver_sql(f"ALTER DATABASE {database.url.database} SET default_transaction_isolation = 'serializable'")

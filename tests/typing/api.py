@@ -5,22 +5,32 @@ from __future__ import annotations
 import datetime as dt
 import uuid
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any, assert_type
+from typing import TYPE_CHECKING, Any, Literal, assert_type
 
-from sqlalchemy import create_engine, select
-from sqlalchemy.orm import DeclarativeBase, Session, scoped_session
+from sqlalchemy import BigInteger, String, create_engine, func, select
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session
 
 from proletarian_sa import (
     ArchivedJob,
     ArchivedJobMixin,
+    Backoff,
+    ConstantIds,
+    DatabaseIds,
+    ExponentialBackoff,
     Job,
+    JobIds,
     JobMixin,
     JobRegistry,
     JobTables,
     Outcome,
+    PlainJSON,
     QueueWorker,
     RetryStrategy,
+    RightsMissing,
     RunningJob,
+    Serializer,
+    TaggedJSON,
+    UUIDv4,
     enqueue,
     enqueue_many,
     process_next_job,
@@ -40,7 +50,7 @@ def handle(payload: dict[str, Any], job: RunningJob) -> None:
     assert_type(job.session, Session)
     assert_type(job.stopping, bool)
     assert_type(job.wait(1.5), bool)
-    assert_type(job.job_id, uuid.UUID)
+    assert_type(job.job_id, Any)
 
 
 assert_type(handle({}, None), None)  # type: ignore[arg-type]
@@ -51,6 +61,40 @@ def choose(job: RunningJob, _error: BaseException) -> RetryStrategy | None:
     return None if job.attempts > 1 else RetryStrategy(retries=1)
 
 
+class Fibonacci:
+    """Be a backoff of the user's own."""
+
+    def delay(self, attempt: int, random: float) -> dt.timedelta:
+        """Return a timedelta."""
+        return dt.timedelta(seconds=attempt + random)
+
+
+own: Backoff = Fibonacci()
+exponential = ExponentialBackoff(first=0.5, factor=1.5, cap=dt.timedelta(hours=1), jitter=0)
+assert_type(exponential.delay(3, 0.5), dt.timedelta)
+strategies = [RetryStrategy(retries=10, backoff=own), RetryStrategy(retries=10, backoff=exponential)]
+assert_type(strategies[0].backoff, Backoff | None)
+
+
+class Ulids:
+    """Be a strategy of the user's own."""
+
+    column_type = String(26)
+
+    def new(self) -> str:
+        """Return a text."""
+        return "01J" + "0" * 23
+
+    def check(self, value: Any) -> None:
+        """Refuse nothing."""
+
+
+ids: list[JobIds] = [UUIDv4(), DatabaseIds(), ConstantIds(7), ConstantIds("seven"), ConstantIds(uuid.UUID(int=7)), Ulids()]
+serializers: list[Serializer] = [PlainJSON(), TaggedJSON()]
+assert_type(PlainJSON().encode({"a": 1}), str)
+numbered = JobTables(job_ids=DatabaseIds(), serializer=PlainJSON())
+
+
 def sync(session: Session, scoped: scoped_session[Session], connection: Connection) -> None:
     """Enqueue on every sync bind."""
     session.add(Job(job_type="a", payload={"to": 1}, process_in=5))
@@ -59,14 +103,35 @@ def sync(session: Session, scoped: scoped_session[Session], connection: Connecti
     assert_type(enqueue(connection, "a", [1], queue="q", process_in=dt.timedelta(1)), uuid.UUID)
     assert_type(enqueue_many(session, [{"job_type": "a"}]), list[uuid.UUID])
     assert_type(enqueue_many(connection, iter([{"job_type": "a"}])), int)
+    assert_type(enqueue(session, "a", tables=numbered), Any)
+    assert_type(enqueue_many(session, [{"job_type": "a"}], tables=numbered), list[Any])
+    assert_type(enqueue_many(session, iter([{"job_type": "a"}]), tables=numbered), int)
+    assert_type(session.scalars(select(Job.job_id)).one(), uuid.UUID)
+    assert_type(session.scalars(select(ArchivedJob.job_id)).one(), uuid.UUID)
+    assert_type(Job(job_type="a").job_id, uuid.UUID)
     assert_type(session.scalars(select(Job.attempts)).one(), int)
     assert_type(session.scalars(select(ArchivedJob.finished_at)).one(), dt.datetime)
+
+
+def reading(session: Session) -> None:
+    """Query states, and columns of the application's own."""
+    job = session.scalars(select(Job).where(Job.queue == "mail", Job.is_due, ~Job.is_running)).one()
+    assert_type(job.is_due, bool)
+    assert_type(job.is_lapsed, bool)
+    assert_type(job.state, Literal["due", "scheduled", "running", "lapsed"])
+    assert_type(job.payload, Any)
+    session.execute(select(Job.state, func.count()).where(Job.state != "running").group_by(Job.state))
+    session.add(MyJob(job_type="a", tenant_id=7))
 
 
 def both_colours(session: AsyncSession, connection: AsyncConnection) -> None:
     """Enqueue on every async bind."""
     assert_type(enqueue(session, "a"), uuid.UUID)
     assert_type(enqueue(connection, "a"), Awaitable[uuid.UUID])
+    assert_type(enqueue(connection, "a", tables=numbered), Awaitable[Any])
+    assert_type(enqueue_many(session, [{"job_type": "a"}]), Awaitable[list[uuid.UUID]])
+    assert_type(enqueue_many(session, [{"job_type": "a"}], tables=numbered), Awaitable[list[Any]])
+    assert_type(enqueue_many(connection, iter([{"job_type": "a"}])), Awaitable[int])
 
 
 class Base(DeclarativeBase):
@@ -77,16 +142,22 @@ class MyJob(JobMixin, Base):
     """A job on it."""
 
     __tablename__ = "my_job"
+    __job_ids__ = DatabaseIds()
 
 
 class MyArchivedJob(ArchivedJobMixin, Base):
     """A finished job on it."""
 
     __tablename__ = "my_archived_job"
+    job_id: Mapped[int] = mapped_column(BigInteger, primary_key=True)
 
 
 tables = JobTables(job=MyJob, archived_job=MyArchivedJob)
 assert_type(process_next_job(engine, jobs, tables=tables, retry=choose), Outcome | None)
-worker = QueueWorker(engine, print, lease=dt.timedelta(minutes=1))
+worker = QueueWorker(engine, print, lease=dt.timedelta(minutes=1), install_signal_handlers=True)
+try:
+    worker.start()
+except RightsMissing as error:
+    assert_type(error, RightsMissing)
 assert_type(worker.stop(timeout=1), list[RunningJob])
 assert_type(worker.is_running, bool)

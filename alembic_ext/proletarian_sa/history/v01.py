@@ -1,10 +1,21 @@
 """Version 1: the two tables and their indexes.
 
 The text is the body of the user's revision: literal operations that import only alembic and sqlalchemy, so that what is reviewed is
-what runs, with or without this library. `$schema`, `$job` and `$archived_job` are Python literals.
+what runs, with or without this library. `$schema`, `$job`, `$archived_job` and the rest are Python literals.
 """
 
 IMPORTS = "from sqlalchemy.dialects import mysql"
+
+JOB_IDS = {
+    "uuid": {"job_id": "sa.Uuid().with_variant(mysql.BINARY(16), *family)", "numbered": "", "never_again": "", "copied": ""},
+    "database": {
+        "job_id": 'sa.BigInteger().with_variant(sa.Integer(), "sqlite")',
+        "numbered": "sa.Identity(), ",
+        "never_again": "\n    sqlite_autoincrement=True,",
+        "copied": ", autoincrement=False",
+    },
+}
+"""How the column `job_id` is written, by who makes the ids."""
 
 UPGRADE = """\
 # proletarian-sa, version 1 of its tables
@@ -14,7 +25,7 @@ online = not op.get_context().as_sql
 family = ("mysql", "mariadb")
 moment = sa.DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), *family)
 long_text = sa.Text().with_variant(mysql.LONGTEXT(), *family)
-job_id = sa.Uuid().with_variant(mysql.BINARY(16), *family)
+job_id = $job_id
 mysql_options = {"engine": "InnoDB", "charset": "utf8mb4", "collate": "utf8mb4_bin"}
 options = {f"{name}_{option}": value for name in family for option, value in mysql_options.items()}
 
@@ -26,7 +37,7 @@ if schema is not None and not (online and sa.inspect(op.get_bind()).has_schema(s
     op.execute(sa.schema.CreateSchema(schema, if_not_exists=True))
 op.create_table(
     $job,
-    sa.Column("job_id", job_id, primary_key=True),
+    sa.Column("job_id", job_id, ${numbered}primary_key=True),
     sa.Column("queue", sa.String(255), nullable=False),
     sa.Column("job_type", sa.String(255), nullable=False),
     sa.Column("payload", long_text, nullable=False),
@@ -40,7 +51,7 @@ op.create_table(
     sa.Column("unique_key", sa.String(255)),
     sa.Column("headers", long_text),
     schema=schema,
-    if_not_exists=True,
+    if_not_exists=True,$never_again
     **options,
 )
 if not exists($job, $queue_index):
@@ -52,7 +63,7 @@ if not exists($job, $key_index):
     )
 op.create_table(
     $archived_job,
-    sa.Column("job_id", job_id, primary_key=True),
+    sa.Column("job_id", job_id, primary_key=True$copied),
     sa.Column("queue", sa.String(255), nullable=False),
     sa.Column("job_type", sa.String(255), nullable=False),
     sa.Column("payload", long_text, nullable=False),

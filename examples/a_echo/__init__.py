@@ -1,0 +1,1 @@
+"""Enqueue jobs in one process and run them in another."""

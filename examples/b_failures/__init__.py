@@ -1,0 +1,1 @@
+"""Try failed jobs again, and notice those that have failed for good."""

@@ -1,0 +1,1 @@
+"""What becomes of running jobs when their worker is told to stop."""

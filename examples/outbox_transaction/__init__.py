@@ -1,0 +1,1 @@
+"""The application's rows and the jobs, in the same transactions."""

@@ -1,0 +1,258 @@
+"""Run jobs inside the transactions that claim them: one thread's claims, and the watch over all of them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from proletarian_sa import events
+from proletarian_sa.backoff import backoff
+from proletarian_sa.dialects.held import held_row
+from proletarian_sa.errors import DatabaseNotSupported, is_ctrl_c
+from proletarian_sa.finish import Recorder, Recording, interrupted, record_until
+from proletarian_sa.held_session import HeldTransaction
+from proletarian_sa.own_connection import OwnConnection
+from proletarian_sa.run import Decision, about, run, start
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from proletarian_sa.claimed import ClaimedJob
+    from proletarian_sa.dialects.held import HeldStatements
+    from proletarian_sa.outcomes import Outcome
+    from proletarian_sa.running import RunningJob
+    from proletarian_sa.runtime import Runtime
+
+LOOK: Final = 1.0  # seconds between looks at the connections of running jobs
+SLOWEST_LOOK: Final = 10.0  # seconds, while the database is away
+WATCHING: Final = "watching held jobs"
+
+
+class HeldClaims:
+    """One thread's claims, one at a time, on a connection of its own.
+
+    Args:
+        runtime: The worker's.
+        watch: Is told of what runs.
+        keep_connection: False gives the connection back after each job, for pools that are too small.
+    """
+
+    def __init__(self, runtime: Runtime, watch: HeldWatch, *, keep_connection: bool = True) -> None:
+        self._runtime = runtime
+        self._watch = watch
+        self._statements = held_statements(runtime)
+        self._own = OwnConnection(
+            runtime.engine, keep=keep_connection, settle=self._statements.keep_open, restore=self._statements.let_go
+        )
+        self._recorder = Recorder(runtime, own=self._own)
+
+    def close(self) -> None:
+        """Roll back what is open, and give the connection back."""
+        self._own.close()
+
+    def claim(self) -> ClaimedJob | None:
+        """Lock a due job of the first queue that has one; None if none has.
+
+        **Transaction:** begins one, which holds the claim; without a job it is over.
+        """
+        try:
+            connection = self._own.begin()
+            for queue in self._runtime.queues:
+                claimed = self._statements.claim(connection, queue=queue, token=self._runtime.tokens.new())
+                if claimed is not None:
+                    self._runtime.emit(events.JobsClaimed(worker_id=self._runtime.worker_id, queue=queue, count=1))
+                    return claimed
+            self._own.commit()
+        except BaseException:
+            self._own.close()
+            raise
+        return None
+
+    def run(self, claimed: ClaimedJob, stopping: threading.Event | None = None) -> Outcome:
+        """Run the job just claimed, and record what became of it.
+
+        Args:
+            claimed: What `claim` returned.
+            stopping: The worker's own flag.
+
+        **Transaction:** the one that holds the claim, over when this returns; if it is lost, one to record the outcome in.
+        """
+        try:
+            decision = self._run(claimed, stopping)
+        except BaseException as error:
+            self._own.close()  # the lock is gone with it: the job is due again
+            if is_ctrl_c(error):
+                self._runtime.emit(events.JobReleased(**about(self._runtime, claimed)))
+            raise
+        try:
+            return self._record(claimed, decision)
+        finally:
+            del decision  # see run(): else its exception would be in a cycle with its traceback
+
+    def _record(self, claimed: ClaimedJob, decision: Decision) -> Outcome:
+        if decision.verdict == "release" and not decision.retry_in:
+            self._own.rollback()
+            self._runtime.emit(events.JobReleased(**about(self._runtime, claimed)))
+            return interrupted(decision)
+        recording = Recording(decision)
+        if self._own.is_open and not self._recorder.record([recording]) and recording.outcome is not None:
+            return recording.outcome
+        # The lock is lost: the outcome is recorded if nobody has had the job since.
+        recorder = Recorder(self._runtime, keep_connection=False)
+        deadline = time.monotonic() + self._runtime.lease.total_seconds()
+        return record_until(self._runtime, recorder, recording, lambda: deadline)
+
+    def _run(self, claimed: ClaimedJob, stopping: threading.Event | None) -> Decision:
+        if stopping is not None and stopping.is_set():
+            return Decision(claimed=claimed, verdict="release")
+        connection = self._own.begin()
+        started = start(self._runtime, claimed, lambda: HeldTransaction(self._runtime, claimed, connection, self._own.commit))
+        if isinstance(started, Decision):
+            return started
+        with self._watch.over(claimed, started):
+            if stopping is not None and stopping.is_set():  # since we looked: whoever set it may not have seen this job
+                started._stop.set()
+            decision = run(self._runtime, claimed, started)
+        transaction = started._transaction
+        if started._not_opened is not None or (transaction is not None and not transaction.alive):
+            self._own.close()
+        try:
+            return decision
+        finally:
+            del decision  # likewise
+
+
+class Watched:
+    """A job that runs inside its claim's transaction."""
+
+    def __init__(self, claimed: ClaimedJob, running: RunningJob) -> None:
+        self.claimed = claimed
+        self.running = running
+        self.since = time.monotonic()
+        self.warned = False
+        self.lost = False
+
+
+class HeldWatch:
+    """A thread that looks after the transactions of long-running jobs: whether they are still there, and for how long already.
+
+    It asks the server, about once a second and only while a job has been running for as long.
+    """
+
+    def __init__(self, runtime: Runtime, *, keep_connection: bool = True) -> None:
+        self._runtime = runtime
+        self._statements = held_statements(runtime)
+        self._own = OwnConnection(runtime.engine, keep=keep_connection)
+        self._watched: set[Watched] = set()
+        self._lock = threading.Lock()  # guards _watched
+        self._any = threading.Event()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread = threading.Thread(target=self._look_again, name=f"{self._runtime.worker_id} watch", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stop.set()
+        self._any.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def running(self) -> list[RunningJob]:
+        """Return the jobs whose handlers have not returned."""
+        with self._lock:
+            return [one.running for one in self._watched]
+
+    @contextmanager
+    def over(self, claimed: ClaimedJob, running: RunningJob) -> Iterator[None]:
+        """Look after a job meanwhile."""
+        watched = Watched(claimed, running)
+        with self._lock:
+            self._watched.add(watched)
+        self._any.set()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._watched.discard(watched)
+
+    def look(self) -> None:
+        """Ask which of the connections are still there; warn of long jobs.
+
+        **Transaction:** its own: reads.
+        """
+        with self._lock:
+            long = [one for one in self._watched if not one.lost and time.monotonic() - one.since >= LOOK]
+            if not self._watched:
+                self._any.clear()
+        if not long:
+            self._own.close()
+            return
+        for one in long:
+            self._warn(one)
+        with self._own.transaction() as connection:
+            living = self._statements.living(connection, {held_row(one.claimed).backend for one in long})
+        for one in long:
+            if held_row(one.claimed).backend not in living and self._is_running(one):
+                one.lost = True
+                one.running._stop.set()
+                self._runtime.emit(events.JobConnectionLost(**about(self._runtime, one.claimed)))
+
+    def _is_running(self, watched: Watched) -> bool:
+        """Return whether the job has not ended meanwhile, and its connection with it, perhaps."""
+        with self._lock:
+            return watched in self._watched and not watched.running._finishing
+
+    def _warn(self, watched: Watched) -> None:
+        seconds = time.monotonic() - watched.since
+        if not watched.warned and seconds >= self._runtime.held_warning.total_seconds():
+            watched.warned = True
+            self._runtime.emit(events.JobHeldLong(**about(self._runtime, watched.claimed), seconds=seconds))
+
+    def _look_again(self) -> None:
+        failures = 0
+        pause = LOOK
+        while not self._stop.is_set():
+            self._any.wait()
+            if self._stop.wait(pause):
+                break
+            try:
+                self.look()
+            except Exception as error:  # noqa: BLE001 - becomes an event; whatever it is, the next look may succeed
+                failures += 1
+                delay = max(backoff(failures, cap=SLOWEST_LOOK), dt.timedelta(seconds=LOOK))
+                pause = delay.total_seconds()
+                self._runtime.emit(
+                    events.TransientErrorMet(
+                        worker_id=self._runtime.worker_id,
+                        activity=WATCHING,
+                        exception=error,
+                        retry_in=delay,
+                        consecutive=failures,
+                    )
+                )
+                continue
+            if failures:
+                self._runtime.emit(events.Recovered(worker_id=self._runtime.worker_id, activity=WATCHING, failures=failures))
+            failures, pause = 0, LOOK
+        self._own.close()
+
+
+def held_statements(runtime: Runtime) -> HeldStatements:
+    """Return the statements of held claims.
+
+    Raises:
+        DatabaseNotSupported: Rows cannot be locked there.
+    """
+    if runtime.statements.held is None:
+        raise DatabaseNotSupported(
+            f"{runtime.engine.url!r} cannot hold claims: SQLite locks the whole file, so a handler would keep everybody from "
+            "writing while it runs. Use claim='leased'."
+        )
+    return runtime.statements.held

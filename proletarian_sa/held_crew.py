@@ -1,0 +1,90 @@
+"""The threads of a worker with held claims: each takes a job, runs it and finishes it in one transaction of its own."""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import TYPE_CHECKING, Final
+
+from proletarian_sa.held import HeldClaims, HeldWatch
+from proletarian_sa.lifecycle import LONGEST_STAGGER, Habits, Lifecycle
+
+if TYPE_CHECKING:
+    from proletarian_sa.claimed import ClaimedJob
+    from proletarian_sa.running import RunningJob
+    from proletarian_sa.runtime import Runtime
+
+WATCH: Final = 1  # connections beside one for each thread
+
+
+class HeldCrew(Lifecycle):
+    """The threads of a worker with held claims, between one start and the stop that ends them."""
+
+    def __init__(self, runtime: Runtime, habits: Habits) -> None:
+        super().__init__(runtime, habits, WATCH + habits.threads)
+        self._watch = HeldWatch(runtime, keep_connection=self._keep)
+        self._polling = threading.Lock()  # who has it polls; the others wait until there may be more jobs than one
+        self._failures = 0  # of the claim, in a row
+        self._found = True  # the last poll has found a job; at first, so that the first one does not wait
+
+    def _running(self) -> list[RunningJob]:
+        return self._watch.running()
+
+    def _supervise(self) -> None:
+        workers = [self._thread(self._work, f"handler {number + 1}") for number in range(self._threads)]
+        started: list[threading.Thread] = []
+        try:
+            self._watch.start()
+            self._stopping.wait(random.uniform(0, min(self._polling_interval, LONGEST_STAGGER)))
+            for thread in workers:
+                thread.start()
+                started.append(thread)
+            self._stopping.wait()
+        except BaseException as error:  # noqa: BLE001 - kept for run(), and an event
+            self._fail(error)
+        finally:
+            self.ask_to_stop()
+        for thread in started:
+            thread.join()
+        self._watch.stop()
+        self._end()
+
+    def _work(self) -> None:
+        claims = HeldClaims(self._runtime, self._watch, keep_connection=self._keep)
+        busy = False
+        try:
+            while not self._stopping.is_set():
+                claimed = self._claim(claims) if busy and not self._failures else self._poll(claims)
+                busy = claimed is not None
+                if claimed is not None:
+                    claims.run(claimed, self._stopping)
+                del claimed
+        except BaseException as error:  # noqa: BLE001 - kept for run(), and an event
+            self._fail(error)
+            self.ask_to_stop()
+        finally:
+            claims.close()
+
+    def _poll(self, claims: HeldClaims) -> ClaimedJob | None:
+        """Wait for a job, while no other thread does."""
+        with self._polling:
+            while not self._stopping.is_set():
+                if not self._found and not self._failures:
+                    self._stopping.wait(self._polling_interval * random.uniform(0.9, 1.1))
+                claimed = None if self._stopping.is_set() else self._claim(claims)
+                if claimed is not None:
+                    return claimed
+        return None
+
+    def _claim(self, claims: HeldClaims) -> ClaimedJob | None:
+        """Take a job, if there is one; wait after an error."""
+        try:
+            claimed = claims.claim()
+        except Exception as error:  # noqa: BLE001 - judged there: waited out, or the worker's end
+            self._failures += 1
+            self._stopping.wait(self._wait_out(error, self._failures))
+            return None
+        self._recovered(self._failures)
+        self._failures = 0
+        self._found = claimed is not None
+        return claimed

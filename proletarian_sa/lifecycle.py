@@ -1,0 +1,186 @@
+"""What the threads of a worker have in common, whatever they do between start and stop."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sqlalchemy import exc
+
+from proletarian_sa import events
+from proletarian_sa.backoff import backoff
+from proletarian_sa.clock import as_timedelta
+from proletarian_sa.errors import is_ctrl_c
+from proletarian_sa.runtime import pool_capacity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from proletarian_sa.running import RunningJob
+    from proletarian_sa.runtime import Runtime
+
+CLAIMING = "claiming jobs"
+LONGEST_STAGGER = 1.0  # seconds before the first poll, so that workers that start together do not poll together
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Habits:
+    """How a worker's threads behave.
+
+    Attributes:
+        threads: How many handlers run at the same time.
+        polling_interval: Seconds between polls of an empty queue.
+        on_polling_error: Asked whether an error that waiting may not mend stops the worker; None: it does.
+        on_shutdown: Called once all handlers have returned.
+    """
+
+    threads: int
+    polling_interval: float
+    on_polling_error: Callable[[BaseException], object] | None = None
+    on_shutdown: Callable[[], object] | None = None
+
+
+class Lifecycle:
+    """One start of a worker, and the stop that ends it.
+
+    Attributes:
+        stopped: Set once all threads have ended.
+        error: What has ended the worker, if an error has.
+    """
+
+    def __init__(self, runtime: Runtime, habits: Habits, connections: int) -> None:
+        self._runtime = runtime
+        self._habits = habits
+        self._threads = habits.threads
+        self._polling_interval = habits.polling_interval
+        self._pid = os.getpid()
+        capacity = pool_capacity(runtime.engine)
+        self._keep = capacity is None or capacity >= connections
+        if not self._keep and capacity is not None:
+            runtime.emit(events.PoolTooSmall(worker_id=runtime.worker_id, needed=connections, available=capacity))
+        self._untold = 0  # failures of the claim in a row that are nothing to tell
+        self._stopping = threading.Event()
+        self.stopped = threading.Event()
+        self.error: BaseException | None = None
+
+    def start(self) -> None:
+        """Start the threads."""
+        self._thread(self._supervise, "supervisor").start()
+
+    def announce(self) -> None:
+        """Tell that the worker has started."""
+        self._runtime.emit(
+            events.WorkerStarted(worker_id=self._runtime.worker_id, queues=self._runtime.queues, threads=self._threads)
+        )
+
+    def is_alive(self) -> bool:
+        """Return whether the threads have not all ended; False in a forked child."""
+        return not self.stopped.is_set() and self._pid == os.getpid()
+
+    def is_own_thread(self) -> bool:
+        """Return whether the caller runs in one of the threads."""
+        return getattr(threading.current_thread(), "proletarian_sa_run", None) is self
+
+    def check_not_stopping(self) -> None:
+        """Raise RuntimeError if it has been asked to stop and has not stopped yet."""
+        if self._stopping.is_set() and not self.is_own_thread():
+            raise RuntimeError(
+                f"The worker is still stopping: {len(self._running())} of its handlers have not returned. Wait for them with"
+                " join(), then start it again."
+            )
+
+    def ask_to_stop(self) -> None:
+        """Take no more jobs and ask running handlers to stop; does not wait."""
+        if self._stopping.is_set():
+            return
+        self._stopping.set()
+        self._wake()
+        running = self._running()
+        self._runtime.emit(events.WorkerStopping(worker_id=self._runtime.worker_id, running=len(running)))
+        for job in running:
+            job._stop.set()
+
+    def report_running(self) -> list[RunningJob]:
+        """Tell that the time to stop is over, and return the jobs whose handlers have not returned."""
+        running = self._running()
+        self._runtime.emit(events.WorkerStopped(worker_id=self._runtime.worker_id, running=len(running)))
+        return running
+
+    def _wake(self) -> None:
+        """Wake threads that wait for something else than the stop."""
+
+    def _running(self) -> list[RunningJob]:
+        raise NotImplementedError
+
+    def _supervise(self) -> None:
+        """Start the other threads, wait for the stop, and end them; then `_end`."""
+        raise NotImplementedError
+
+    def _end(self) -> None:
+        self._runtime.emit(events.WorkerStopped(worker_id=self._runtime.worker_id, running=0))
+        try:
+            if self._habits.on_shutdown is not None:
+                self._habits.on_shutdown()
+        except BaseException as error:  # noqa: BLE001 - becomes an event
+            self._runtime.emit(events.CallbackFailed(worker_id=self._runtime.worker_id, callback="on_shutdown", exception=error))
+        finally:
+            self.stopped.set()
+
+    def _thread(self, target: Callable[[], None], name: str) -> threading.Thread:
+        # Daemons, so that a process that forgets to stop its worker can end; stop() is called at exit.
+        thread = threading.Thread(target=target, name=f"{self._runtime.worker_id} {name}", daemon=True)
+        thread.proletarian_sa_run = self  # type: ignore[attr-defined]
+        return thread
+
+    def _fail(self, error: BaseException) -> None:
+        self.error = self.error or error
+        self._runtime.emit(events.WorkerFailed(worker_id=self._runtime.worker_id, exception=error))
+
+    def _recovered(self, failures: int) -> None:
+        if failures > 1:
+            self._runtime.emit(events.Recovered(worker_id=self._runtime.worker_id, activity=CLAIMING, failures=failures))
+
+    def _wait_out(self, error: Exception, failures: int) -> float:
+        """Return how long to wait in seconds after an error of a claim, or raise it if it is the worker's end."""
+        statements = self._runtime.statements
+        if not statements.is_transient(error) and not statements.is_missing_table(error):
+            if self._is_fatal(error):
+                raise error
+            retry_in = backoff(failures)
+            self._runtime.emit(
+                events.PollingErrorTolerated(
+                    worker_id=self._runtime.worker_id, exception=error, retry_in=retry_in, consecutive=failures
+                )
+            )
+            return retry_in.total_seconds()
+        idled = failures == 1 and isinstance(error, exc.DBAPIError) and error.connection_invalidated
+        # A connection that went stale while idle is replaced at once, and quietly.
+        if failures == 1:
+            self._untold = int(idled)
+        delay = backoff(failures).total_seconds() if not idled else 0.0
+        self._runtime.emit(
+            events.TransientErrorMet(
+                worker_id=self._runtime.worker_id,
+                activity=CLAIMING,
+                exception=error,
+                retry_in=as_timedelta(delay, "delay"),
+                consecutive=failures - self._untold,
+            )
+        )
+        return delay
+
+    def _is_fatal(self, error: Exception) -> bool:
+        """Return whether the application wants the worker to stop for this."""
+        ask = self._habits.on_polling_error
+        if ask is None:
+            return True
+        try:
+            return bool(ask(error))
+        except BaseException as failure:
+            if is_ctrl_c(failure):
+                raise
+            emit, worker_id = self._runtime.emit, self._runtime.worker_id
+            emit(events.CallbackFailed(worker_id=worker_id, callback="on_polling_error", exception=failure))
+            return True
