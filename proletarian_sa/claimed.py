@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Mapping
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,13 +19,11 @@ class HeldRow:
         attempts: Attempts begun before this one.
         claimed_by: The token of a lapsed lease, if there is one.
         backend: The server's number of the connection that holds the lock.
-        settings: What the server was told before the claim, by name, to be restored for the handler.
     """
 
     attempts: int
     claimed_by: str | None
     backend: int
-    settings: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

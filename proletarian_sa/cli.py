@@ -38,7 +38,7 @@ def main() -> None:
 
 @main.command()
 @click.argument("target", metavar="MODULE:NAME")
-@click.option("--queue", help="Which queue, instead of the worker's own.")
+@click.option("--queue", "queues", multiple=True, help="Which queue, instead of the worker's own; again for more, in strict order.")
 @click.option("--threads", type=click.IntRange(1), help="How many handlers run at the same time.")
 @click.option(
     "--log-level",
@@ -47,7 +47,7 @@ def main() -> None:
     show_default=True,
     help="Used only if the application has not set up logging.",
 )
-def worker(target: str, queue: str | None, threads: int | None, log_level: str) -> None:
+def worker(target: str, queues: tuple[str, ...], threads: int | None, log_level: str) -> None:
     """Run the worker that MODULE:NAME is, or returns.
 
     NAME is a QueueWorker, or a function without arguments that returns one: the app factory. The first SIGTERM or SIGINT lets
@@ -60,7 +60,7 @@ def worker(target: str, queue: str | None, threads: int | None, log_level: str) 
     queue_worker = _load(target)
     if not logging.getLogger().handlers:
         logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
-    options = {"queue": queue, "worker_threads": threads}
+    options = {"queue": (queues[0] if len(queues) == 1 else queues) or None, "worker_threads": threads}
     given = {name: value for name, value in options.items() if value is not None}
     try:
         if given:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 CLAIMER_FINISHER_HEARTBEAT: Final = 3  # connections
 FINISH_BATCH: Final = 500  # outcomes in one transaction; with as many waiting for the database no more jobs are taken
-MOST_REFUSALS: Final = 3  # jobs in a row whose outcomes the database refuses to store, until the worker stops
 IDLE_FINISHER: Final = 5.0  # seconds until it gives its connection back
 ALONE: Final = 1.0  # seconds during which nothing is claimed beside a job that may have killed its worker
 HOARDED: Final = 1.0  # seconds without a handler taking a job until those taken ahead are put back
@@ -304,7 +303,5 @@ class Crew(Lifecycle):
                 if id(recording) not in left:
                     self._suspects.pop(held.claimed.job_id, None)
             self._room.notify()
-        if recorder.refusals >= MOST_REFUSALS and self.error is None:
-            self._fail(RuntimeError(f"The outcomes of {recorder.refusals} jobs in a row could not be recorded; see the log."))
-            self.ask_to_stop()
+        self._judge(recorder.refusals)
         return [one for one in finished if id(one[1]) in left]

@@ -49,6 +49,11 @@ class HeldClaims:
         )
         self._recorder = Recorder(runtime, own=self._own)
 
+    @property
+    def refusals(self) -> int:
+        """How many jobs in a row could not be recorded for a reason that waiting does not mend."""
+        return self._recorder.refusals
+
     def close(self) -> None:
         """Roll back what is open, and give the connection back."""
         self._own.close()
@@ -60,6 +65,7 @@ class HeldClaims:
         """
         try:
             connection = self._own.begin()
+            self._statements.begin(connection)
             for queue in self._runtime.queues:
                 claimed = self._statements.claim(connection, queue=queue, token=self._runtime.tokens.new())
                 if claimed is not None:

@@ -7,12 +7,14 @@ import weakref
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+import sqlalchemy as sa
+from sqlalchemy import exc
 from sqlalchemy.engine import Engine
 
 from proletarian_sa import events
-from proletarian_sa.enqueue import enqueue
 from proletarian_sa.errors import DatabaseNotSupported
 from proletarian_sa.held import held_statements
+from proletarian_sa.job_ids import ConstantIds, new_id
 from proletarian_sa.own_connection import connect, past_stale
 
 if TYPE_CHECKING:
@@ -73,7 +75,8 @@ def _check(runtime: Runtime) -> None:
 def _outside(runtime: Runtime) -> Iterator[Connection]:
     """Connect beside the pool, which may have one connection only."""
     pool = runtime.engine.pool.recreate()
-    engine = Engine(pool, runtime.engine.dialect, runtime.engine.url).execution_options(**runtime.options)
+    options = runtime.engine.get_execution_options()  # the application's, such as a map of schemas, and ours
+    engine = Engine(pool, runtime.engine.dialect, runtime.engine.url, execution_options=options)
     try:
         with connect(engine) as connection:
             yield connection
@@ -83,17 +86,45 @@ def _outside(runtime: Runtime) -> Iterator[Connection]:
 
 def _locks(runtime: Runtime, first: Connection, second: Connection) -> bool:
     """Return whether a row that one connection has locked is skipped by the other."""
-    statements = held_statements(runtime)
+    if isinstance(runtime.tables.job_ids, ConstantIds):
+        return True  # for tests: the row of its one id may be there already
+    statements, job = held_statements(runtime), runtime.tables.job
     queue = f"{PROBE} {secrets.token_hex(8)}"
-    enqueue(first, "probe", queue=queue, tables=runtime.tables)
+    job_id = _insert(runtime, first, queue)
     first.commit()
     try:
+        statements.begin(first)
         locked = statements.claim(first, queue=queue, token=PROBE)
-        runtime.statements.wait_briefly(second)
-        skipped = statements.claim(second, queue=queue, token=PROBE)
-        return locked is not None and skipped is None
+        return locked is not None and _skips(runtime, second, queue)
     finally:
         second.rollback()
-        job = runtime.tables.job
-        first.execute(job.delete().where(job.c.queue == queue))
+        first.rollback()
+        first.execute(job.delete().where(job.c.job_id == job_id))  # by its key: MySQL might wait for other rows
         first.commit()
+
+
+def _insert(runtime: Runtime, connection: Connection, queue: str) -> Any:
+    """Insert the probe's row and return its id; the payload is nobody's, and no serializer is asked for it."""
+    values = {"queue": queue, "job_type": "probe", "payload": "null", "attempts": 0}
+    job_id = new_id(runtime.tables.job_ids)
+    if job_id is not None:
+        values["job_id"] = job_id
+    times = runtime.statements.enqueue_times(None, None)
+    inserted = connection.execute(sa.insert(runtime.tables.job).values(values | times))
+    if job_id is None and inserted.inserted_primary_key is not None:
+        (job_id,) = inserted.inserted_primary_key
+    return job_id
+
+
+def _skips(runtime: Runtime, connection: Connection, queue: str) -> bool:
+    """Return whether a claim finds nothing, and does not wait, while another connection has locked the only job."""
+    statements = held_statements(runtime)
+    runtime.statements.make_impatient(connection)  # nothing to restore: the connection is closed
+    runtime.statements.wait_briefly(connection)
+    try:
+        statements.begin(connection)
+        return statements.claim(connection, queue=queue, token=PROBE) is None
+    except exc.DBAPIError as error:
+        if runtime.statements.has_waited(error):
+            return False
+        raise

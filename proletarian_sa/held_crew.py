@@ -58,6 +58,7 @@ class HeldCrew(Lifecycle):
                 busy = claimed is not None
                 if claimed is not None:
                     claims.run(claimed, self._stopping)
+                    self._judge(claims.refusals)
                 del claimed
         except BaseException as error:  # noqa: BLE001 - kept for run(), and an event
             self._fail(error)

@@ -57,7 +57,7 @@ class HeldTransaction(HandlerTransaction):
         self.connection.execution_options(**{ERRORS: self._errors})
         try:
             self._savepoint = self.connection.begin_nested()
-            self._runtime.statements.lend(self.connection, self._job)
+            self._runtime.statements.lend(self.connection)
             self._connect()
             self._joined = self.session.get_transaction()
         except BaseException:
@@ -90,6 +90,8 @@ class HeldTransaction(HandlerTransaction):
             self.alive = False
         else:
             self.alive = not self._released and self._goes_on()
+            if self.alive:
+                self._runtime.statements.take_back(self.connection, undone=True)
         finally:
             self.close()
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from proletarian_sa.runtime import Runtime
 
 CLAIMING = "claiming jobs"
+MOST_REFUSALS = 3  # jobs in a row whose outcomes the database refuses to store, until the worker stops
 LONGEST_STAGGER = 1.0  # seconds before the first poll, so that workers that start together do not poll together
 
 
@@ -137,6 +138,12 @@ class Lifecycle:
     def _fail(self, error: BaseException) -> None:
         self.error = self.error or error
         self._runtime.emit(events.WorkerFailed(worker_id=self._runtime.worker_id, exception=error))
+
+    def _judge(self, refusals: int) -> None:
+        """Stop when the outcomes of too many jobs in a row could not be recorded: to go on would only repeat their effects."""
+        if refusals >= MOST_REFUSALS and self.error is None:
+            self._fail(RuntimeError(f"The outcomes of {refusals} jobs in a row could not be recorded; see the log."))
+            self.ask_to_stop()
 
     def _recovered(self, failures: int) -> None:
         if failures > 1:

@@ -113,6 +113,8 @@ def set_columns(job: Any, columns: Mapping[str, Any], base_constructor: Any) -> 
 
 def keep_job_id(job: Any, _attributes: object) -> None:
     """Put the id back after expiry: a worker may have archived the row before the producer looks at `job.job_id`."""
+    if job is None:  # garbage already: only the relationship of an object that has just been expired referred to it
+        return
     state = inspect(job)
     if state.identity is not None:
         expired = state.expired

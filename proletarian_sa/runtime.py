@@ -142,7 +142,7 @@ def check_queues(queue: Any) -> tuple[str, ...]:
     if isinstance(queue, str | bytes):
         return (check_name(queue, "queue"),)
     if not isinstance(queue, Sequence):
-        raise TypeError(f"queue must be a name or a sequence of names, not {queue!r}: queue=['urgent', 'default'].")
+        raise TypeError(f"queue must be a string, not {queue!r}, or a list of strings: queue=['urgent', 'default'].")
     names = tuple(check_name(name, f"queue[{index}]") for index, name in enumerate(queue))
     if not names or len(set(names)) < len(names):
         raise ValueError(f"queue must name one or more queues, each once, not {list(names)!r}.")

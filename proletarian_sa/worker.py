@@ -56,7 +56,8 @@ class QueueWorker:
             transaction from the claim to the finish, kept open while the handler runs; for short, purely transactional jobs, not on
             SQLite. Workers of both kinds may serve one queue.
         lease: How long a job is ours without a sign of life, seconds or timedelta; 60 s by default. It is prolonged three times as
-            often while the job is in hand, so a job may run for hours; a job whose worker died runs again after this time.
+            often while the job is in hand, so a job may run for hours; a job whose worker died runs again after this time. Held: for how
+            long an outcome is tried to be recorded after its transaction was lost.
         retry: The strategy for job types without one of their own, or a function `(job, exception) -> RetryStrategy | None`; by
             default a job that fails is not tried again.
         handler_mode: How to call a plain function: `default`, `(job_type, payload)`; `advanced`, `(job)`.

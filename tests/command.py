@@ -11,6 +11,7 @@ from tests.observing import PATIENCE
 
 COMMAND = Path(sys.executable).parent / "proletarian-sa"
 APP = "tests.programs.cli_app"
+ROOT = Path(__file__).parent.parent
 START = 60.0
 """Seconds that a process may take to import everything on a busy machine."""
 
@@ -20,7 +21,7 @@ class Command:
 
     program = (str(COMMAND), "worker")
 
-    def __init__(self, *arguments, prefix=(), **environment):
+    def __init__(self, *arguments, prefix=(), cwd=ROOT, **environment):
         self.process = subprocess.Popen(
             [*prefix, *self.program, *arguments],
             stdin=subprocess.PIPE,
@@ -28,7 +29,7 @@ class Command:
             stderr=subprocess.STDOUT,
             text=True,
             env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
-            cwd=Path(__file__).parent.parent,
+            cwd=cwd,
         )
         self.lines = queue.Queue()
         self.output = []

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
 
 from proletarian_sa import ArchivedJobMixin, JobMixin, JobTables, RetryStrategy, create_all, events, process_next_job
 from proletarian_sa.log import log_event
@@ -84,6 +84,36 @@ def test_rules_that_let_jobs_go(jobs_engine: sa.Engine, rule: str, left: list[No
         assert "succeeded" == outcome.status
     assert [first, second] == [row.job_id for row in archived(jobs_engine, TABLES)]
     assert left == receipts_left(jobs_engine, receipt)
+
+
+def test_a_relationship_to_a_job_expires(engine: sa.Engine):
+    """A job that only the relationship of an expired object has kept in memory is forgotten without an error."""
+
+    class Base(DeclarativeBase):
+        pass
+
+    class Task(JobMixin, Base):
+        __job_schema__ = None
+
+    class DoneTask(ArchivedJobMixin, Base):
+        __job_schema__ = None
+
+    class Receipt(Base):
+        __tablename__ = "receipt"
+        id: Mapped[int] = mapped_column(primary_key=True)
+        job_id: Mapped[uuid.UUID | None] = mapped_column(sa.ForeignKey(Task.job_id, ondelete="SET NULL"))
+        job: Mapped[Task | None] = relationship()
+
+    JobTables(job=Task, archived_job=DoneTask)
+    Base.metadata.create_all(engine)
+    with Session(engine) as session, session.begin():
+        session.add(Receipt(job=Task(job_type="work")))
+    with Session(engine) as session:
+        receipt = session.scalars(sa.select(Receipt)).one()
+        assert "work" == receipt.job.job_type
+        session.expire_all()  # the receipt first, and with it the last reference to its job
+
+        assert "work" == receipt.job.job_type
 
 
 CLAIMS: Any = pytest.mark.parametrize("claim", ["leased", "held"])

@@ -1,4 +1,4 @@
-"""Enqueue a job that waits for a minute, and one that computes for a second or two."""
+"""Enqueue a job that waits for a minute, and one that computes for a second or so."""
 
 from sqlalchemy.orm import Session
 
@@ -8,5 +8,5 @@ from proletarian_sa import create_all, enqueue
 create_all(engine)
 with Session(engine) as session, session.begin():
     enqueue(session, "wait", 60, queue="c_interruption")
-    enqueue(session, "count-primes", 600_000, queue="c_interruption")
+    enqueue(session, "count-primes", 400_000, queue="c_interruption")
 print("enqueued 2 jobs")

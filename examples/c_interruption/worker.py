@@ -23,18 +23,23 @@ def handle(job: RunningJob) -> None:
 
 def wait(job: RunningJob) -> None:
     """Wait for something, but not when the worker is to stop: then give the job back."""
-    print(f"waiting: attempt {job.attempts}")
+    say(f"waiting: attempt {job.attempts}")
     if job.wait(job.payload):
-        print("waiting: interrupted, to begin again later")
+        say("waiting: interrupted, to begin again later")
         raise JobInterrupted
-    print("waiting: done")
+    say("waiting: done")
 
 
 def count_primes(limit: int) -> None:
     """Compute, and never look whether the worker is to stop."""
-    print("counting: begun")
+    say("counting: begun")
     primes = sum(all(number % divisor for divisor in range(2, isqrt(number) + 1)) for number in range(2, limit))
-    print(f"counting: {primes} primes below {limit}")
+    say(f"counting: {primes} primes below {limit}")
+
+
+def say(text: str) -> None:
+    """Print a line as a whole, while other threads print theirs."""
+    print(f"{text}\n", end="")
 
 
 if __name__ == "__main__":

@@ -326,11 +326,11 @@ class Statements:
         """Do what must come first in a transaction of the handler's; return whether the job is still owned."""
         return True
 
-    def lend(self, connection: Connection, job: ClaimedJob) -> None:
+    def lend(self, connection: Connection) -> None:
         """Give a transaction of ours to the application, with the settings that it knows."""
 
-    def take_back(self, connection: Connection) -> None:
-        """Go on with a transaction of ours after the application."""
+    def take_back(self, connection: Connection, *, undone: bool = False) -> None:
+        """Go on with a transaction of ours after the application; `undone`: what it did in its savepoint is rolled back."""
 
     def check_constraints(self, connection: Connection) -> None:
         """Let deferred constraints speak now, where there are any."""
@@ -356,6 +356,10 @@ class Statements:
 
     def _death_code(self, error: BaseException) -> bool:
         raise NotImplementedError
+
+    def has_waited(self, error: BaseException) -> bool:
+        """Return whether a statement was given up because it waited for too long, for a locked row most likely."""
+        return False
 
     def is_missing_table(self, error: BaseException) -> bool:
         """Return whether a table is not there."""

@@ -13,7 +13,7 @@ from proletarian_sa.claimed import ClaimedJob, HeldRow
 from proletarian_sa.dialects.counting import one_more
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection
 
     from sqlalchemy.engine import Connection
 
@@ -75,17 +75,16 @@ class HeldStatements:
 
     # Claim
 
+    def begin(self, connection: Connection) -> None:
+        """Tell the server what it should know in each transaction before claims."""
+
     def claim(self, connection: Connection, *, queue: str, token: str) -> ClaimedJob | None:
-        """Lock the oldest due job that nobody holds.
+        """Lock the oldest due job that nobody holds; after `begin`.
 
         **Transaction:** locks one row until its end; writes nothing.
         """
-        return self._claimed(connection, queue, token, {})
-
-    def _claimed(self, connection: Connection, queue: str, token: str, settings: Mapping[str, str]) -> ClaimedJob | None:
-        values = {**self._statements.times(), "of_queue": queue}
-        row = connection.execute(self._claim, values).first()
-        return None if row is None else _claimed_job(row, token, settings)
+        row = connection.execute(self._claim, {**self._statements.times(), "of_queue": queue}).first()
+        return None if row is None else _claimed_job(row, token)
 
     def own(self, connection: Connection, job: ClaimedJob) -> bool:
         """Lock the row again, and return whether it says what it said at the claim; waits for an unfinished commit."""
@@ -142,7 +141,7 @@ def held_row(job: ClaimedJob) -> HeldRow:
     return job.row
 
 
-def _claimed_job(row: Any, token: str, settings: Mapping[str, str]) -> ClaimedJob:
+def _claimed_job(row: Any, token: str) -> ClaimedJob:
     attempts, crashes, lapsed = row[4], row[5] or 0, row[8] is not None
     return ClaimedJob(
         job_id=row[0],
@@ -155,5 +154,5 @@ def _claimed_job(row: Any, token: str, settings: Mapping[str, str]) -> ClaimedJo
         enqueued_at=row[6],
         process_at=row[7],
         token=token,
-        row=HeldRow(attempts=attempts, claimed_by=row[8], backend=row[9], settings=settings),
+        row=HeldRow(attempts=attempts, claimed_by=row[8], backend=row[9]),
     )

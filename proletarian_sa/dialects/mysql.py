@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 OLDEST_MYSQL = (8, 0, 13)
 OLDEST_MARIADB = (10, 6)
+_PATIENCE = "proletarian_sa_patience"  # key of Connection.info: for how long the application waits for locks, seconds
 DEADLOCK = 1213
 SERIALIZATION = frozenset({DEADLOCK, 1020, 1180, 3101})  # 1020: MariaDB's snapshot check; the others: a cluster's certification
 TRANSIENT = SERIALIZATION | {
@@ -57,6 +58,7 @@ TRANSIENT = SERIALIZATION | {
     2055,  # connection
     4031,  # idle for too long
 }
+WAITED = frozenset({1205, 1969, 3024})  # for a lock; or a statement's own time-out is the shorter one
 NO_SUCH_TABLE = frozenset({1146, 1049})
 NO_SUCH_SAVEPOINT = 1305
 FOREIGN_KEY = frozenset({1216, 1217, 1451, 1452})  # the latter two tell the constraint, to those who may see the other table
@@ -141,19 +143,32 @@ class MySQLStatements(TwoStepArchive):
 
     def make_impatient(self, connection: Connection) -> int:
         seconds: int = connection.exec_driver_sql("SELECT @@SESSION.innodb_lock_wait_timeout").scalar_one()
-        connection.exec_driver_sql("SET SESSION innodb_lock_wait_timeout = 1")
+        connection.info[_PATIENCE] = seconds
+        _wait_for(connection, 1)
         connection.commit()
         return seconds
 
     def make_patient(self, connection: Connection, before: Any) -> None:
-        connection.exec_driver_sql(f"SET SESSION innodb_lock_wait_timeout = {int(before)}")
+        connection.info.pop(_PATIENCE, None)
+        _wait_for(connection, int(before))
         connection.commit()
+
+    def lend(self, connection: Connection) -> None:
+        if _PATIENCE in connection.info:
+            _wait_for(connection, connection.info[_PATIENCE])
+
+    def take_back(self, connection: Connection, *, undone: bool = False) -> None:
+        if _PATIENCE in connection.info:
+            _wait_for(connection, 1)
 
     def _transient_code(self, error: BaseException) -> bool:
         return code(error) in TRANSIENT
 
     def _death_code(self, error: BaseException) -> bool:
         return code(error) in SERIALIZATION
+
+    def has_waited(self, error: BaseException) -> bool:
+        return isinstance(error, exc.DBAPIError) and code(error.orig) in WAITED
 
     def is_missing_table(self, error: BaseException) -> bool:
         return isinstance(error, exc.DBAPIError) and code(error.orig) in NO_SUCH_TABLE
@@ -163,6 +178,10 @@ class MySQLStatements(TwoStepArchive):
 
     def is_lost_savepoint(self, error: BaseException) -> bool:
         return isinstance(error, exc.DBAPIError) and code(error.orig) == NO_SUCH_SAVEPOINT
+
+
+def _wait_for(connection: Connection, seconds: int) -> None:
+    connection.exec_driver_sql(f"SET SESSION innodb_lock_wait_timeout = {seconds}")
 
 
 def _after_claim(job: ClaimedJob, *, lapsed: bool) -> ClaimedJob:

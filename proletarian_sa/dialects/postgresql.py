@@ -10,7 +10,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.compiler import compiles
 
 from proletarian_sa.dialects.base import Archived, Statements, dotted
-from proletarian_sa.dialects.planner import BY_KEY, IN_ORDER, settings
+from proletarian_sa.dialects.planner import BY_KEY, IN_ORDER, lend, remember, settings
 from proletarian_sa.dialects.postgresql_held import PostgreSQLHeld
 from proletarian_sa.types import as_utc, current_time, later, latest, statement_time
 
@@ -36,6 +36,7 @@ TRANSIENT = SERIALIZATION | {
     "57P03",  # starting up
     "57P05",  # idle session time-out
 }
+WAITED = frozenset({"55P03", "57014"})  # for a lock; or a statement's own time-out is the shorter one
 TRANSIENT_CLASSES = ("08", "53", "58")  # connection, resources (disk, memory, connections), system
 
 
@@ -90,7 +91,6 @@ class PostgreSQLStatements(Statements):
             .values(lease_until=self._after("lease"))
             .returning(columns.job_id, columns.claimed_by)
         )
-        self._lend = sa.select(*(sa.func.set_config(name, sa.bindparam(name), True) for name in IN_ORDER))
         self._build_finish()
         self.held = PostgreSQLHeld(self)
 
@@ -160,17 +160,18 @@ class PostgreSQLStatements(Statements):
         connection.execute(self._plan_by_key)
         return connection
 
+    def make_impatient(self, connection: Connection) -> None:
+        remember(connection)  # how patient it is, is said in each transaction
+
     def wait_briefly(self, connection: Connection) -> None:
         connection.execute(self._wait_briefly)
 
-    def lend(self, connection: Connection, job: ClaimedJob) -> None:
-        if job.row is not None:
-            connection.execute(self._lend, job.row.settings)
-        else:
-            connection.exec_driver_sql("; ".join(f"SET LOCAL {name} TO DEFAULT" for name in BY_KEY))
+    def lend(self, connection: Connection) -> None:
+        lend(connection)
 
-    def take_back(self, connection: Connection) -> None:
-        connection.execute(self._plan_by_key)
+    def take_back(self, connection: Connection, *, undone: bool = False) -> None:
+        if not undone:  # else the savepoint's rollback has done it
+            connection.execute(self._plan_by_key)
 
     def check_constraints(self, connection: Connection) -> None:
         connection.exec_driver_sql("SET CONSTRAINTS ALL IMMEDIATE")
@@ -183,6 +184,9 @@ class PostgreSQLStatements(Statements):
 
     def _death_code(self, error: BaseException) -> bool:
         return sqlstate(error) in SERIALIZATION
+
+    def has_waited(self, error: BaseException) -> bool:
+        return isinstance(error, exc.DBAPIError) and sqlstate(error.orig) in WAITED
 
     def is_missing_table(self, error: BaseException) -> bool:
         return isinstance(error, exc.DBAPIError) and sqlstate(error.orig) in {"42P01", "3F000"}

@@ -10,7 +10,7 @@ from sqlalchemy.dialects import postgresql
 
 from proletarian_sa.dialects.base import Archived
 from proletarian_sa.dialects.held import HeldStatements
-from proletarian_sa.dialects.planner import IN_ORDER, settings
+from proletarian_sa.dialects.planner import IN_ORDER, remember, settings
 from proletarian_sa.types import current_time
 
 if TYPE_CHECKING:
@@ -18,13 +18,11 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Connection
 
-    from proletarian_sa.claimed import ClaimedJob, Finish
+    from proletarian_sa.claimed import Finish
 
 IDLE_TIMEOUT: Final = {"idle_in_transaction_session_timeout": "0"}
 TRANSACTION_TIMEOUT: Final = {"transaction_timeout": "0"}
 HAS_TRANSACTION_TIMEOUT: Final = (17,)
-
-
 class PostgreSQLHeld(HeldStatements):
     """The planner's settings and the time-outs are those of the transaction, so that no pool of the server's can mix them up."""
 
@@ -32,9 +30,8 @@ class PostgreSQLHeld(HeldStatements):
         return sa.func.pg_backend_pid()
 
     def _build(self) -> None:
-        before = [sa.literal_column(f"current_setting('{name}')", sa.Text()) for name in IN_ORDER]
-        self._settle = settings(IN_ORDER | IDLE_TIMEOUT, *before)
-        self._settle_17 = settings(IN_ORDER | IDLE_TIMEOUT | TRANSACTION_TIMEOUT, *before)
+        self._settle = settings(IN_ORDER | IDLE_TIMEOUT)
+        self._settle_17 = settings(IN_ORDER | IDLE_TIMEOUT | TRANSACTION_TIMEOUT)
         self._build_archive()
         backends = sa.table("pg_stat_activity", sa.column("pid", sa.Integer), schema="pg_catalog")
         given = sa.bindparam("backends", type_=postgresql.ARRAY(sa.Integer))
@@ -55,11 +52,13 @@ class PostgreSQLHeld(HeldStatements):
             index_elements=["job_id"], set_={name: insert.excluded[name] for name in archived if name != "job_id"}
         ).returning(sa.literal_column("xmax <> 0"))
 
-    def claim(self, connection: Connection, *, queue: str, token: str) -> ClaimedJob | None:
+    def begin(self, connection: Connection) -> None:
         version = connection.dialect.server_version_info or ()
-        settle = self._settle_17 if version >= HAS_TRANSACTION_TIMEOUT else self._settle
-        row = connection.execute(settle).one()
-        return self._claimed(connection, queue, token, dict(zip(IN_ORDER, row, strict=False)))
+        connection.execute(self._settle_17 if version >= HAS_TRANSACTION_TIMEOUT else self._settle)
+
+    def keep_open(self, connection: Connection) -> None:
+        """Remember the planner's settings for `lend`; the time-outs are those of each transaction."""
+        remember(connection)
 
     def archive(self, connection: Connection, finish: Finish) -> Archived:
         values = {

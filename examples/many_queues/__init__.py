@@ -1,0 +1,1 @@
+"""Some jobs before others, and some apart."""

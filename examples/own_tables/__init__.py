@@ -1,0 +1,1 @@
+"""Jobs in tables of the application's own."""
