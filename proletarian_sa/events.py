@@ -103,7 +103,7 @@ class ArchiveRowReplaced(JobEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutcomeNotRecorded(JobEvent):
-    """The handler finished but its outcome could not be stored: the job runs again when its lease lapses."""
+    """The handler finished but its outcome could not be stored: the job runs again, if it is leased when its lease lapses."""
 
     exception: BaseException
 

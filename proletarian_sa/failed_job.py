@@ -36,6 +36,11 @@ class Called:
         self._error: BaseException | None = None
         self._transaction: HandlerTransaction | None = None
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether there is an error to tell, and it is not to be called again."""
+        return self._error is not None
+
     def call(self, runtime: Runtime, connection: Connection, decision: Decision, commit: Callable[[], None]) -> list[events.Event]:
         """Call it, and return what is to be told. What it writes through `job.session` is undone if it raises.
 

@@ -202,7 +202,7 @@ def write(runtime: Runtime, connection: Connection, recordings: Sequence[Recordi
     ]
     for one, recording, (outcome, told) in zip(known, recordings, recorded, strict=True):
         now = archived.get(id(one), Archived.LOST) is not Archived.LOST  # else it was, by an earlier try
-        if outcome.status == "failed" and now and runtime.failed_job is not None:
+        if outcome.status == "failed" and runtime.failed_job is not None and (now or recording.called.has_failed):
             told.extend(recording.called.call(runtime, connection, one, commit))
     return [(outcome, [*one.said, *happened]) for one, (outcome, happened) in zip(known, recorded, strict=True)]
 

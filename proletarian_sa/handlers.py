@@ -203,6 +203,15 @@ def _check_retry(retry: object) -> None:
         )
 
 
+def check_callback(callback: Callable[..., Any] | None, name: str) -> None:
+    """Raise TypeError unless this is a function whose body runs when it is called, or None."""
+    if callback is None:
+        return
+    if not callable(callback):
+        raise TypeError(f"{name} must be a function, not {callback!r}.")
+    _refuse_unrunnable(callback, f"{name} {callback!r}")
+
+
 def check_retry(retry: object) -> None:
     """Raise TypeError unless this is a retry strategy, a function that chooses one, or None."""
     _check_retry(retry)

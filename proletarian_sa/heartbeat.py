@@ -121,8 +121,12 @@ class Heartbeats:
             for one in held:
                 if (one.claimed.job_id, one.claimed.token) in kept:
                     one.valid_until = sent_at + self._lease
-                elif (one.claimed.job_id, one.claimed.token) not in locked and self._still_in_hand(one) and not one.is_finishing():
+                elif one.is_finishing() or not self._still_in_hand(one):
+                    continue
+                elif (one.claimed.job_id, one.claimed.token) not in locked:
                     self.lose(one)
+                elif one.valid_until <= time.monotonic() and one.running is not None:
+                    one.running._stop.set()  # lapsed, and somebody has locked it: most likely a held claim, which writes nothing
             return not any((one.claimed.job_id, one.claimed.token) in locked and not one.is_finishing() for one in held)
 
     def _still_in_hand(self, held: Held) -> bool:

@@ -64,14 +64,14 @@ class HeldClaims:
         **Transaction:** begins one, which holds the claim; without a job it is over.
         """
         try:
-            connection = self._own.begin()
-            self._statements.begin(connection)
             for queue in self._runtime.queues:
+                connection = self._own.begin()
+                self._statements.begin(connection)
                 claimed = self._statements.claim(connection, queue=queue, token=self._runtime.tokens.new())
                 if claimed is not None:
                     self._runtime.emit(events.JobsClaimed(worker_id=self._runtime.worker_id, queue=queue, count=1))
                     return claimed
-            self._own.commit()
+                self._own.commit()  # each by itself: MariaDB has locked the first job of the queue behind an empty one
         except BaseException:
             self._own.close()
             raise

@@ -42,6 +42,11 @@ class HeldTransaction(HandlerTransaction):
         if self._runtime.session_factory is None:
             return Session(self.connection, join_transaction_mode="rollback_only")
         session = new_session(self._runtime)
+        if session.twophase:
+            raise TypeError(
+                "session_factory makes sessions with twophase=True, which cannot join a transaction that has begun: that of a held "
+                "claim, or the one in which failed_job is called. Use claim='leased', and there a factory without it."
+            )
         session.join_transaction_mode = "rollback_only"
         get_bind = session.get_bind
         pool = get_bind(inspect(self._runtime.tables.Job)).engine.pool
@@ -100,8 +105,10 @@ class HeldTransaction(HandlerTransaction):
         connection = self.connection
         if connection.closed or connection.invalidated or connection.get_transaction() is not self._lent:
             return False
-        ended = any(self._runtime.statements.is_lost_savepoint(error) for error in self._errors)
-        return self._lent is not None and self._lent.is_active and not ended and self.died_of() is None
+        statements = self._runtime.statements
+        ended = any(statements.is_lost_savepoint(error) for error in self._errors)
+        dropped = not statements.savepoint_recovers and self.died_of() is not None
+        return self._lent is not None and self._lent.is_active and not ended and not dropped
 
     def abandon(self) -> None:
         """Give up the whole transaction; who has begun it rolls it back."""

@@ -53,8 +53,9 @@ class RunningJob:
     def session(self) -> Session:
         """A Session whose writes are committed together with the job's completion, or not at all.
 
-        Opened at the first use, on a connection of its own. Do not commit, roll back or close it: return to commit, raise to roll
-        back; `begin_nested()` is yours. On SQLite it takes the write lock when it is opened: write late and briefly.
+        Opened at the first use, on a connection of its own; held, in the claim's transaction. Do not commit, roll back or close
+        it: return to commit, raise to roll back; `begin_nested()` is yours. On SQLite it takes the write lock when it is opened:
+        write late and briefly.
 
         Raises:
             LeaseLost: The job no longer belongs to this worker.

@@ -15,7 +15,7 @@ from sqlalchemy.pool import QueuePool, StaticPool
 from proletarian_sa.clock import as_timedelta
 from proletarian_sa.dialects import Statements, statements_for
 from proletarian_sa.errors import DatabaseNotSupported
-from proletarian_sa.handlers import HandlerMode, Handlers, Retry, as_handlers, check_retry
+from proletarian_sa.handlers import HandlerMode, Handlers, Retry, as_handlers, check_callback, check_retry
 from proletarian_sa.log import emitter, log_event
 from proletarian_sa.models import JobTables, default_tables
 from proletarian_sa.names import check_name
@@ -102,8 +102,7 @@ def build_runtime(
         raise TypeError(f"session_factory must be a function that returns a Session, not {session_factory!r}.")
     if isinstance(max_crashes, bool) or not isinstance(max_crashes, int) or max_crashes < 0:
         raise ValueError(f"max_crashes must be an int of at least 0, not {max_crashes!r}.")
-    if failed_job is not None and not callable(failed_job):
-        raise TypeError(f"failed_job must be a function of (job, exception), not {failed_job!r}.")
+    check_callback(failed_job, "failed_job")
     if claim not in ("leased", "held"):
         raise ValueError(f"claim must be 'leased' or 'held', not {claim!r}.")
     check_retry(retry)

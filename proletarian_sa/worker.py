@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from proletarian_sa.at_exit import call_at_exit, forget
 from proletarian_sa.clock import as_timedelta
 from proletarian_sa.crew import Crew
+from proletarian_sa.handlers import check_callback
 from proletarian_sa.held_check import check_held
 from proletarian_sa.held_crew import HeldCrew
 from proletarian_sa.install import check_tables
@@ -45,7 +46,7 @@ class QueueWorker:
 
     Args:
         engine: The application's engine; connections of our own are taken from its pool: up to three, and one for each handler
-            that uses `job.session`.
+            that uses `job.session`; held, one for each thread and one more.
         handler: A `JobRegistry`, or a function of `(job_type, payload)`.
         queue: Which queue, or several in strict order: jobs of a later one are taken when none of the earlier ones is due, so a
             full queue starves those behind it. `default` by default.
@@ -56,8 +57,8 @@ class QueueWorker:
             transaction from the claim to the finish, kept open while the handler runs; for short, purely transactional jobs, not on
             SQLite. Workers of both kinds may serve one queue.
         lease: How long a job is ours without a sign of life, seconds or timedelta; 60 s by default. It is prolonged three times as
-            often while the job is in hand, so a job may run for hours; a job whose worker died runs again after this time. Held: for how
-            long an outcome is tried to be recorded after its transaction was lost.
+            often while the job is in hand, so a job may run for hours; a job whose worker died runs again after this time. Held:
+            for how long an outcome is tried to be recorded after its transaction was lost.
         retry: The strategy for job types without one of their own, or a function `(job, exception) -> RetryStrategy | None`; by
             default a job that fails is not tried again.
         handler_mode: How to call a plain function: `default`, `(job_type, payload)`; `advanced`, `(job)`.
@@ -116,8 +117,7 @@ class QueueWorker:
         if not isinstance(install_signal_handlers, bool):
             raise TypeError(f"install_signal_handlers must be True or False, not {install_signal_handlers!r}.")
         for name, callback in (("on_polling_error", on_polling_error), ("on_shutdown", on_shutdown)):
-            if callback is not None and not callable(callback):
-                raise TypeError(f"{name} must be a function, not {callback!r}.")
+            check_callback(callback, name)
         self._habits = Habits(
             threads=worker_threads,
             polling_interval=_seconds(polling_interval, "polling_interval", SHORTEST_INTERVAL),

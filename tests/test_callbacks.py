@@ -34,7 +34,7 @@ def broken(queue_engine):
 
 
 def test_a_polling_error_stops_the_worker_by_default(queue_engine, work, broken):
-    """An error that waiting does not mend ends in a defined state: the worker has stopped, and says why."""
+    """`:on-polling-error`: an error that waiting does not mend ends in a defined state: the worker has stopped, and says why."""
     worker, seen = work(lambda _job: None)
     worker.start()
     broken()
@@ -47,7 +47,7 @@ def test_a_polling_error_stops_the_worker_by_default(queue_engine, work, broken)
 
 @pytest.mark.parametrize("verdict", [True, "yes"])
 def test_a_true_verdict_stops_the_worker(queue_engine, work, broken, verdict):
-    """`on_polling_error` is given the error, and anything true stops the worker."""
+    """`:on-polling-error`: `on_polling_error` is given the error, and anything true stops the worker."""
     asked = []
     worker, seen = work(lambda _job: None, on_polling_error=lambda error: asked.append(error) or verdict)
     worker.start()
@@ -61,7 +61,7 @@ def test_a_true_verdict_stops_the_worker(queue_engine, work, broken, verdict):
 
 @pytest.mark.parametrize("verdict", [False, None])
 def test_a_false_verdict_lets_the_worker_go_on(queue_engine, work, broken, verdict, caplog):
-    """Anything else lets it poll again after a growing pause, and work when the fault is mended."""
+    """`:on-polling-error`: anything else lets it poll again after a growing pause, and work when the fault is mended."""
     asked = []
     worker, seen = work(lambda _job: None, on_polling_error=lambda error: asked.append(error) or verdict)
     worker.start()
@@ -96,7 +96,7 @@ def test_a_callback_that_raises_stops_the_worker_loudly(queue_engine, work, brok
 
 
 def test_errors_that_pass_are_not_asked_about(queue_engine, work, database):
-    """Deadlock, disconnect, missing table: waited out, whatever the callback would say."""
+    """SQLTransientException: deadlock, disconnect, missing table: waited out, whatever the callback would say."""
     asked = []
     worker, seen = work(lambda _job: None, on_polling_error=lambda error: asked.append(error) or True)
     worker.start()
@@ -116,10 +116,10 @@ def test_errors_that_pass_are_not_asked_about(queue_engine, work, database):
 
 
 def test_on_shutdown_is_called_after_the_last_handler(queue_engine, work):
-    """Once, without arguments, when all handlers have returned and their outcomes are stored; `stop` returns after it."""
+    """`:on-shutdown`: called once, without arguments, when all handlers have returned and are recorded; `stop` returns after it."""
     gate = Gate()
     found = []
-    worker, seen = work(gate, on_shutdown=lambda: found.append([row.status for row in archived(queue_engine)]))
+    worker, _seen = work(gate, on_shutdown=lambda: found.append([row.status for row in archived(queue_engine)]))
     add(queue_engine)
     worker.start()
     gate.begun.get(timeout=PATIENCE)

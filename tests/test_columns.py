@@ -78,7 +78,7 @@ def test_the_unique_index_is_partial(queue_engine: sa.Engine):
 
 
 def test_types_of_the_mysql_family(database: Any):
-    """Whichever name the URL has: InnoDB, exact collation, long text, microseconds, ids in 16 bytes, on both tables."""
+    """BINARY(16) ids, as there; long text, microseconds beyond 2038, exact collation, InnoDB; whichever name the URL has."""
     if database.url.get_backend_name() not in ("mysql", "mariadb"):
         pytest.skip("no storage engines")
     for engine in every_url(database):

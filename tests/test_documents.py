@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
+import logging
+import re
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 from sybil import Document, Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser
+
+import proletarian_sa
+from proletarian_sa import QueueWorker, events
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -50,3 +56,52 @@ def test_the_first_job_prints_its_welcome(
     run(document, 1)
 
     assert "welcome, ada@example.com\n" == capsys.readouterr().out
+
+
+def rows(path: Path) -> list[list[str]]:
+    """Return the cells of all rows of a document's tables."""
+    lines = [line for line in path.read_text().splitlines() if line.startswith("| ") and not line.startswith("| ---")]
+    return [[cell.strip() for cell in line.strip("|").split(" |")] for line in lines]
+
+
+def test_every_event_is_in_the_table() -> None:
+    """The table of docs/operations.md has each event that can be told once, with levels of logging, and no other."""
+    table = [row for row in rows(ROOT / "docs" / "operations.md") if re.fullmatch(r"`[A-Z]\w+`", row[0])]
+    kinds = {name for name, kind in inspect.getmembers(events, inspect.isclass) if issubclass(kind, events.Event)}
+    levels = {level.strip() for row in table for level in row[1].split(",")}
+
+    assert sorted(kinds - {"Event", "JobEvent"}) == sorted(row[0].strip("`") for row in table)
+    assert levels <= set(logging.getLevelNamesMapping())
+    assert {4} == {len(row) for row in table}
+
+
+ORIGINAL_OPTIONS = (
+    "process-at process-in queue job-table archived-job-table serializer job-id-strategy clock handler-fn-mode retry-strategy-fn "
+    "failed-job-fn log queue-worker-id polling-interval-ms worker-threads on-polling-error await-termination-timeout-ms "
+    "install-jvm-shutdown-hook? on-shutdown"
+)
+ORIGINAL_EVENTS = (
+    "polling-for-jobs handling-job job-finished job-interrupted handle-job-exception handle-job-exception-with-interrupt retrying "
+    "not-retrying sql-transient-exception worker-interrupted job-worker-error queue-worker-shutdown-error shutting-down "
+    "completed-shutdown already-shut-down interrupted-while-shutting-down"
+)
+
+
+def test_who_knows_the_original_finds_everything() -> None:
+    """Each option and event of the original stands in the first column of docs/proletarian.md."""
+    text = " ".join(row[0] for row in rows(ROOT / "docs" / "proletarian.md"))
+
+    assert [] == [name for name in ORIGINAL_OPTIONS.split() if f"`:{name}`" not in text]
+    assert [] == [name for name in ORIGINAL_EVENTS.split() if f"`{name}`" not in text]
+
+
+def test_what_the_comparison_names_is_there() -> None:
+    """Each test file, public name, event and worker option that docs/proletarian.md names exists."""
+    text = (ROOT / "docs" / "proletarian.md").read_text()
+    options = set(inspect.signature(QueueWorker).parameters)
+    names = set(re.findall(r"`([A-Z]\w+[a-z]\w*)\b", text))
+    known = {*proletarian_sa.__all__, *dir(events), "InterruptedException", "BaseException"}
+
+    assert [] == [name for name in re.findall(r"`(test_\w+)`", text) if not (ROOT / "tests" / f"{name}.py").exists()]
+    assert set() == names - known - {"SQLTransientException"}
+    assert set() == set(re.findall(r"`(\w+)=[^`]*`", text)) - options - {"retry_in", "tables"}

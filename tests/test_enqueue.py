@@ -73,7 +73,7 @@ def due(engine: sa.Engine, job_id: uuid.UUID) -> dt.datetime:
 
 
 def test_every_way_stores_the_same_row(queue_engine: sa.Engine):
-    """`session.add(Job(…))`, `enqueue` and `enqueue_many` store the same row."""
+    """`enqueue!`: `session.add(Job(…))`, `enqueue` and `enqueue_many` store the same row."""
     given = {"queue": "mail", "process_at": LATER}
     ids = [way(queue_engine, "send-email", {"to": "a@b.c"}, **given) for way in WAYS]
 
@@ -86,7 +86,7 @@ def test_every_way_stores_the_same_row(queue_engine: sa.Engine):
 
 
 def test_defaults_are_the_default_queue_now_and_no_payload(queue_engine: sa.Engine):
-    """A job type alone means the queue `default`, no payload, and due now by the database's clock."""
+    """`:queue`: a job type alone means the queue `default`, no payload, and due now by the database's clock."""
     for way in WAYS:
         before = clock_of(queue_engine)
         job_id = way(queue_engine, "tick")
@@ -98,7 +98,7 @@ def test_defaults_are_the_default_queue_now_and_no_payload(queue_engine: sa.Engi
 
 
 def test_a_payload_reaches_the_handler_with_type_and_value(queue_engine: sa.Engine):
-    """What a handler is given equals what was enqueued, in type and value."""
+    """`:serializer`: what a handler is given equals what was enqueued, in type and value."""
     ids = [way(queue_engine, "rich", RICH) for way in WAYS]
 
     jobs = run_due(queue_engine)
@@ -110,7 +110,7 @@ def test_a_payload_reaches_the_handler_with_type_and_value(queue_engine: sa.Engi
 
 
 def test_process_at_wins_over_process_in(queue_engine: sa.Engine):
-    """Due is `process_at`, else the enqueueing plus `process_in`; a past time and a negative delay mean now."""
+    """`:process-at`, `:process-in`: `process_at` wins; `process_in` counts from now; a past time and a negative delay mean now."""
     hour, none = dt.timedelta(hours=1), dt.timedelta()
     delays = [({}, none), ({"process_in": hour}, hour), ({"process_in": 3600}, hour), ({"process_in": -5.5}, none)]
     past = dt.datetime(1999, 1, 1, tzinfo=dt.UTC)

@@ -30,7 +30,7 @@ def outcomes():
 
 
 def test_each_outcome_has_its_events(queue_engine):
-    """One event per step, in order, each with the job's facts."""
+    """`:log`: one event per step, in order, each with the job's facts."""
     for handler, options, expected in outcomes().values():
         seen = Recorder()
         job_id = add(queue_engine, "work", queue="q")

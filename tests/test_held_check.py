@@ -118,7 +118,7 @@ def test_workers_that_start_at_once_do_not_disturb_each_other(database, queue_en
         try:
             barrier.wait(PATIENCE)
             start(queue_engine)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - shown by the test
             errors.append(error)
 
     threads = [threading.Thread(target=begin) for _ in range(4)]

@@ -7,11 +7,12 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 from sqlalchemy.orm import Session
 
-from proletarian_sa import JobInterrupted, RetryStrategy, events, process_next_job
+from proletarian_sa import JobInterrupted, RetryStrategy, default_tables, events, process_next_job
 from tests.helpers import wait_until
 from tests.observing import PATIENCE, Gate, Recorder, add, change, claim, end_session, lapse, transactions
 from tests.queue_contents import User, archived, left, queued
 from tests.test_job_session_lost import Rival
+
 
 def step(engine, handler, **options):
     """Run the next job with a held claim."""
@@ -119,33 +120,34 @@ def other_takes(engine):
 
 
 @pytest.mark.parametrize("end", ["returns", "fails", "uses job.session"])
-@pytest.mark.parametrize("other", [other_held, other_leased, other_retry, other_takes])
-def test_a_late_finish_is_refused(database, app_engine, other, end):
-    """Another worker has had the job since the connection was lost: whatever the handler comes to, it changes nothing of the job."""
+def test_a_late_finish_is_refused(database, app_engine, end):
+    """Another worker has had the job since the connection was lost: what the handler comes to changes nothing of the job."""
     database.require("row_locks")
     engine, numbers = backends(database)
-    add(app_engine)
-    seen = Recorder()
-    facts = []
+    for other in (other_held, other_leased, other_retry, other_takes):
+        add(app_engine)
+        seen, facts = Recorder(), []
 
-    def handler(job):
-        if end == "uses job.session":
-            job.session.add(User(id=3, name="effect"))
-            job.session.flush()
-        end_session(app_engine, holder(app_engine, numbers))
-        other(app_engine)
-        facts.append(left(app_engine))
-        if end == "fails":
-            raise ValueError
+        def handler(job, other=other, facts=facts):
+            if end == "uses job.session":
+                job.session.add(User(id=3, name="effect"))
+                job.session.flush()
+            end_session(app_engine, holder(app_engine, numbers))
+            other(app_engine)
+            facts.append(left(app_engine))
+            if end == "fails":
+                raise ValueError
 
-    outcome = step(engine, handler, on_event=seen)
+        outcome = step(engine, handler, on_event=seen)
 
-    assert "lost" == outcome.status
-    assert facts == [left(app_engine)]
-    assert 1 == len(seen.of(events.JobLeaseLost, handler_finished=True))
-    assert [] == seen.of(events.JobSucceeded) + seen.of(events.JobFailed)
-    with Session(app_engine) as session:
-        assert [] == session.scalars(sa.select(User.name)).all()
+        assert "lost" == outcome.status
+        assert facts == [left(app_engine)]
+        assert 1 == len(seen.of(events.JobLeaseLost, handler_finished=True))
+        assert [] == seen.of(events.JobSucceeded) + seen.of(events.JobFailed)
+        with Session(app_engine) as session, session.begin():
+            assert [] == session.scalars(sa.select(User.name)).all()
+            for table in (default_tables.job, default_tables.archived_job):
+                session.execute(sa.delete(table))
 
 
 def test_a_late_finish_waits_for_who_runs_the_job_now(database, queue_engine):
@@ -179,9 +181,9 @@ def test_no_second_worker_gets_a_job_whose_savepoint_was_lost(database, app_engi
     database.require("row_locks")
     rival, seen = Rival(app_engine), Recorder()
     add(app_engine)
-    said = []
-    sa.event.listen(app_engine, "rollback", lambda _connection: said.append("ROLLBACK"))
-    sa.event.listen(app_engine, "before_cursor_execute", lambda _connection, _cursor, statement, *_: said.append(statement))
+    engine, said = database.create_engine(), []
+    sa.event.listen(engine, "rollback", lambda _connection: said.append("ROLLBACK"))
+    sa.event.listen(engine, "before_cursor_execute", lambda _connection, _cursor, statement, *_: said.append(statement))
 
     def handler(job):
         job.session.execute(sa.insert(User).values(id=3, name="before"))
@@ -191,7 +193,7 @@ def test_no_second_worker_gets_a_job_whose_savepoint_was_lost(database, app_engi
             if not swallowed:
                 raise
 
-    outcome = step(app_engine, handler, on_event=seen)
+    outcome = step(engine, handler, on_event=seen)
     rival.thread.join(PATIENCE)
     (row,) = queued(app_engine)
 

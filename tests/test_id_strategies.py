@@ -179,7 +179,7 @@ def test_a_worker_keeps_the_leases_of_its_jobs(engine: sa.Engine, work: Callable
 
 
 def test_a_constant_id(engine: sa.Engine):
-    """`ConstantIds` gives one id to every job: the database refuses a second while the first is queued, and takes it afterwards."""
+    """`:job-id-strategy`, constant: one id for every job: a second is refused while the first is queued, and taken afterwards."""
     for job_id in (uuid.UUID(int=7), 7, "seven"):
         tables = own_tables(f"constant_{type(job_id).__name__}", ConstantIds(job_id))
         create_all(engine, tables=tables)

@@ -110,7 +110,7 @@ def made(engine: sa.Engine, serializer: Any, **options: Any) -> JobTables:
 
 
 def test_a_serializer_of_ones_own(engine: sa.Engine):
-    """A serializer of the application's own writes what is stored and reads it for the handler, the model and the archive."""
+    """`:serializer`: one of the application's own writes what is stored, and reads it for handler, model and archive."""
     tables = made(engine, Zipped())
     payload = {"text": "é" * 300, "n": [1, 2]}
     with Session(engine) as session, session.begin():

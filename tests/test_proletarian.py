@@ -2,12 +2,23 @@
 
 import datetime as dt
 import uuid
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.orm import Session
 
-from proletarian_sa import ConstantIds, Job, JobTables, ManualClock, PlainJSON, RetryStrategy, UUIDv4, create_all, enqueue
+from proletarian_sa import (
+    JobTables,
+    ManualClock,
+    PlainJSON,
+    RetryStrategy,
+    TablesForeign,
+    UUIDv4,
+    check_tables,
+    create_all,
+    default_tables,
+    enqueue,
+)
 from tests.claims import HELD, chosen, process_next_job
 from tests.observing import add, clocked_tables
 from tests.original import COLUMNS, Original
@@ -31,17 +42,6 @@ def test_enqueue_joins_an_open_connection_and_returns_the_id(queue_engine):
     (row,) = queued(queue_engine)
     assert job_id == row.job_id
     assert isinstance(job_id, uuid.UUID)
-
-
-@leased
-def test_adding_a_job_is_the_same_act(queue_engine):
-    """`enqueue!`: `session.add(Job(…))` stores what `enqueue` stores."""
-    with Session(queue_engine) as session, session.begin():
-        enqueue(session, "greet", {"to": "you"}, queue="q")
-        session.add(Job(job_type="greet", payload={"to": "you"}, queue="q"))
-
-    first, second = ((row.job_type, row.payload, row.queue, row.attempts) for row in queued(queue_engine))
-    assert first == second
 
 
 @leased
@@ -76,28 +76,6 @@ def test_enqueued_at_never_changes(queue_engine):
     assert (START, START + dt.timedelta(seconds=60), 2) == (row.enqueued_at, row.process_at, row.attempts)
 
 
-HOUR = dt.timedelta(hours=1)
-DUE = [
-    ({"process_at": START + HOUR}, 3600),
-    ({"process_in": dt.timedelta(minutes=2)}, 120),
-    ({"process_at": START + HOUR, "process_in": 5}, 3600),
-    ({"process_at": START - HOUR}, 0),
-    ({"process_in": -5}, 0),
-    ({"process_at": START - HOUR, "process_in": 5}, 0),
-]
-
-
-@leased
-def test_when_a_job_is_due(queue_engine):
-    """`:process-at`, `:process-in`: at wins over in; a past instant and a negative duration mean now."""
-    tables = clocked_tables(ManualClock(START))
-    for number, (options, _seconds) in enumerate(DUE):
-        add(queue_engine, payload=number, tables=tables, **options)
-    found = {int(row.payload): (row.process_at - START).total_seconds() for row in queued(queue_engine)}
-
-    assert dict(enumerate(seconds for _options, seconds in DUE)) == found
-
-
 @leased
 def test_one_object_carries_what_enqueue_and_worker_must_agree_on(engine):
     """`:job-table`, `:archived-job-table`, `:serializer`, `:job-id-strategy`, `:clock`: one `JobTables`, given to both."""
@@ -119,28 +97,6 @@ def test_one_object_carries_what_enqueue_and_worker_must_agree_on(engine):
 
 
 @leased
-def test_the_default_serializer_knows_instants(queue_engine):
-    """`:serializer`: like Transit the default brings back instants, and what else JSON lacks."""
-    payload = {"at": START, "id": uuid.UUID(int=7), "tags": {"a", "b"}, "key": [b"\0\xff", None]}
-    add(queue_engine, payload=payload)
-    (job,) = run_due(queue_engine)
-
-    assert payload == job.payload
-    assert dt.datetime is type(job.payload["at"])
-
-
-@leased
-def test_the_constant_strategy(engine):
-    """`:job-id-strategy`: the constant one, for tests, gives each job the same id."""
-    tables = JobTables(job_ids=ConstantIds(uuid.UUID(int=7)))
-    create_all(engine, tables=tables)
-    assert uuid.UUID(int=7) == add(engine, tables=tables)
-    (job,) = run_due(engine, tables=tables)
-
-    assert uuid.UUID(int=7) == job.job_id
-
-
-@leased
 def test_the_names_in_the_database(queue_engine):
     """Tables: `proletarian.job`, `proletarian.archived_job`, index `job_queue_process_at` on all of (queue, process_at)."""
     inspector = sa.inspect(queue_engine)
@@ -153,19 +109,6 @@ def test_the_names_in_the_database(queue_engine):
     assert SEVEN == [column["name"] for column in inspector.get_columns("job", schema)][:7]
     columns = [column["name"] for column in inspector.get_columns("archived_job", schema)]
     assert [*SEVEN, "status", "finished_at"] == columns[:9]
-
-
-def test_all_columns_are_copied_to_the_archive(queue_engine):
-    """Archive: id, queue, type, payload and times as they were, `attempts` one more, status and time of the finish."""
-    add(queue_engine, "greet", {"to": "you"}, queue="q")
-    (before,) = queued(queue_engine)
-    process_next_job(queue_engine, lambda *_: None, queue="q")
-
-    (row,) = archived(queue_engine)
-    expected = {name: getattr(before, name) for name in SEVEN} | {"attempts": 1}
-    assert expected == {name: getattr(row, name) for name in SEVEN}
-    assert "success" == row.status
-    assert [] == queued(queue_engine)
 
 
 def test_what_the_original_enqueues_is_run_here(queue_engine):
@@ -223,3 +166,36 @@ def test_what_is_running_here_beside_a_worker_of_the_original(queue_engine):
     attempts = 1 if chosen() == HELD else 2
     assert [("success", attempts)] == [(row.status, row.attempts) for row in archived(queue_engine)]
     assert [] == queued(queue_engine)
+
+
+SCRIPT = """
+CREATE SCHEMA proletarian;
+CREATE TABLE proletarian.job (job_id UUID PRIMARY KEY, queue TEXT NOT NULL, job_type TEXT NOT NULL, payload TEXT NOT NULL,
+    attempts INTEGER NOT NULL, enqueued_at TIMESTAMPTZ NOT NULL, process_at TIMESTAMPTZ NOT NULL);
+CREATE TABLE proletarian.archived_job (job_id UUID PRIMARY KEY, queue TEXT NOT NULL, job_type TEXT NOT NULL, payload TEXT NOT NULL,
+    attempts INTEGER NOT NULL, enqueued_at TIMESTAMPTZ NOT NULL, process_at TIMESTAMPTZ NOT NULL, status TEXT NOT NULL,
+    finished_at TIMESTAMPTZ NOT NULL);
+CREATE INDEX job_queue_process_at ON proletarian.job (queue, process_at);
+"""
+
+
+@pytest.mark.parametrize("database_kind", ["postgresql", "postgresql-oldest"], indirect=True)
+def test_tables_of_the_original_are_taken_over(engine):
+    """Tables that have the original's columns only are refused; with what docs/proletarian.md adds they are ours, jobs included."""
+    document = (Path(__file__).parent.parent / "docs" / "proletarian.md").read_text()
+    added = [line[6:] for line in document.splitlines() if line.startswith("      ")]
+    with engine.begin() as connection:
+        connection.exec_driver_sql(SCRIPT)
+    job_id = Original(engine).enqueue("greet", "[1]")
+    with pytest.raises(TablesForeign, match="it has no column claimed_by, crashes"):
+        check_tables(engine)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("\n".join(added))
+
+    check_tables(engine)
+    assert {index.name for index in default_tables.job.indexes} == {
+        index["name"] for index in sa.inspect(engine).get_indexes("job", "proletarian")
+    }
+    assert "retrying" == process_next_job(engine, lambda *_: 1 / 0, retry=RetryStrategy(retries=1)).status
+    assert [job_id] == [job.job_id for job in run_due(engine)]
+    assert [("success", 2)] == [(row.status, row.attempts) for row in archived(engine)]

@@ -8,8 +8,8 @@ import sqlalchemy as sa
 from proletarian_sa import QueueWorker, events
 from tests.claims import process_next_job
 from tests.observing import PATIENCE, Recorder, add
-from tests.queue_contents import archived, queued
 from tests.plans import capture
+from tests.queue_contents import archived, queued
 
 pytestmark = pytest.mark.usefixtures("claim")
 

@@ -28,7 +28,7 @@ def raising(exception):
 
 
 def test_delays_follow_the_attempts_and_the_last_repeats(queue_engine):
-    """Five attempts for four retries, each due exactly the delay after the failure, then archived with the last error."""
+    """`:retries`, `:delays`: five attempts for four retries, each due a delay after the failure; then archived with its error."""
     tables = clocked_tables(clock := ManualClock(START))
     strategy = RetryStrategy(retries=4, delays=[1, 5])
     add(queue_engine, tables=tables)
@@ -110,7 +110,7 @@ def test_the_handlers_strategy_takes_precedence(queue_engine):
 
 
 def test_a_retry_function_is_given_the_job_and_its_exception(queue_engine):
-    """A strategy may be chosen by what went wrong."""
+    """`:retry-strategy-fn`: a strategy may be chosen by what went wrong."""
     given = []
     job_id = add(queue_engine, payload=[1])
     failure = ValueError("x")
@@ -213,7 +213,7 @@ EXCEPTIONS = {
 
 
 def test_any_exception_is_a_failed_attempt(queue_engine):
-    """BaseException: whatever a handler raises is a failed attempt, and never ends the program around it."""
+    """BaseException (Error, Throwable): whatever a handler raises is a failed attempt, and never ends the program around it."""
     for name, exception in EXCEPTIONS.items():
         job_id = add(queue_engine)
 

@@ -91,7 +91,7 @@ def test_each_failure_is_read_anew(queue_engine):
 
 
 def test_other_exceptions_have_no_moment(queue_engine):
-    """The function returns None for what it does not know: no retry, and that is no error of the strategy."""
+    """`:retry-strategy-fn`: it returns None for what it does not know: no retry, and that is no error of the strategy."""
     seen = Recorder()
     add(queue_engine, "call")
 

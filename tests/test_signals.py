@@ -20,7 +20,7 @@ def database_kind(request):
 
 
 def test_nothing_is_installed_unless_asked_for(work):
-    """By default a worker leaves all signals to the application."""
+    """`:install-jvm-shutdown-hook?`: by default a worker leaves all signals to the application."""
     worker, _ = work(lambda _job: None)
     worker.start()
 

@@ -207,7 +207,7 @@ def test_what_is_ignored_stays_ignored(queue_engine, environment):
 
 
 def test_sys_exit_in_the_main_thread(queue_engine, environment):
-    """A program that ends by itself waits for the running job, and has the exit code that it chose."""
+    """`:install-jvm-shutdown-hook?`: a program that ends by itself waits for the running job, and keeps its exit code."""
     add(queue_engine, "raises")
     with Program("exiting", **environment) as program:
         program.wait_for("begun")

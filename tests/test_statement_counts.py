@@ -2,12 +2,14 @@
 
 import itertools
 import time
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import event
 
-from proletarian_sa import JobRegistry, QueueWorker, process_next_job
+from proletarian_sa import JobRegistry, QueueWorker, RetryStrategy, process_next_job
+from tests.claims import process_next_job as chosen_step
 from tests.helpers import wait_until
 from tests.observing import PATIENCE, Recorder, add
 from tests.plans import Captured, capture
@@ -78,3 +80,33 @@ def test_a_job_takes_few_statements(queue_engine: sa.Engine, uses_session: bool)
     assert "succeeded" == outcome.status
     assert [*claim_and_finish[:half], *fence, *claim_and_finish[half:]] == [one.verb for one in captured if one.of_jobs]
     assert SETTINGS.get(name, 0) == len([one for one in captured if "set_config('enable_seqscan'" in one.statement])
+
+
+@pytest.mark.usefixtures("claim")
+@pytest.mark.parametrize("ending", [None, ValueError("no")])
+def test_statements_are_compiled_once(queue_engine: sa.Engine, ending: Exception | None) -> None:
+    """From the second job on no statement of the claim or the finish is compiled again."""
+    options: Any = {"retry": RetryStrategy(retries=5, delays=[0])}
+
+    def handler(*_: object) -> None:
+        if ending is not None:
+            raise ending
+
+    for _ in range(3):
+        add(queue_engine)
+    for _ in range(2):
+        chosen_step(queue_engine, handler, **options)
+    compiled: list[str] = []
+
+    def before_cursor_execute(_connection: object, _cursor: object, statement: str, *others: Any) -> None:
+        context = others[1]
+        if context.compiled is not None and context.cache_hit.name != "CACHE_HIT":
+            compiled.append(statement)
+
+    event.listen(queue_engine, "before_cursor_execute", before_cursor_execute)
+    outcome = chosen_step(queue_engine, handler, **options)
+    event.remove(queue_engine, "before_cursor_execute", before_cursor_execute)
+
+    assert outcome is not None
+    assert ("retrying" if ending else "succeeded") == outcome.status
+    assert [] == compiled

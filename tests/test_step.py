@@ -43,7 +43,7 @@ def interrupt(_job_type, _payload):
 
 
 def test_nothing_due_is_none(queue_engine):
-    """None, and no event, when the queue is empty or its jobs are due later."""
+    """`process-next-job!`: None, and no event, when the queue is empty or its jobs are due later."""
     seen = Recorder()
     add(queue_engine, process_in=3600)
 
@@ -53,7 +53,7 @@ def test_nothing_due_is_none(queue_engine):
 
 
 def test_a_run_that_succeeds(queue_engine):
-    """A job whose handler returns moves to the archive with all that it was, and the outcome says so."""
+    """`process-next-job!`: a job whose handler returns moves to the archive with all that it was, and the outcome says so."""
     given = []
     job_id = add(queue_engine, "greet", {"to": "you"})
     (before,) = queued(queue_engine)
@@ -117,7 +117,7 @@ def test_an_interrupted_run_gives_its_attempt_back(queue_engine):
 
 
 def test_every_outcome_is_truthy(queue_engine):
-    """`while process_next_job(…)` goes on after every outcome but "nothing due"."""
+    """`process-next-job!`: `while process_next_job(…)` goes on after every outcome but "nothing due"."""
     for _ in range(4):
         add(queue_engine)
 
@@ -128,7 +128,7 @@ def test_every_outcome_is_truthy(queue_engine):
 
 
 def test_a_queue_is_served_alone(queue_engine):
-    """Jobs of other queues are not touched, however alike their names are."""
+    """`:queue`: jobs of other queues are not touched, however alike their names are."""
     for queue in ("mail", "Mail", "mäil", "mail2"):
         add(queue_engine, queue=queue, payload=queue)
 
@@ -150,7 +150,7 @@ def test_the_oldest_due_job_comes_first(queue_engine):
 
 
 def test_a_job_has_the_facts_of_its_row(queue_engine):
-    """Handlers that take the job see its columns and the number of the attempt."""
+    """`:handler-fn-mode`, advanced: handlers that take the job see its columns and the number of the attempt."""
     job_id = add(queue_engine, "look", [1], queue="q")
     (row,) = queued(queue_engine)
 

@@ -105,7 +105,7 @@ ENDS = {
 
 @pytest.mark.parametrize("end", ENDS)
 def test_in_the_handler(app_engine, make, end):
-    """It is asked to stop, and waited for. Only JobInterrupted gives the attempt back; any other exception is a failed attempt."""
+    """`stop!`: it is asked to stop, and waited for. Only JobInterrupted gives the attempt back; other exceptions are failures."""
     exception, retry, waiting, done, written = ENDS[end]
     begun = threading.Event()
 

@@ -48,7 +48,7 @@ def tables_there(engine: sa.Engine, schema: str | None = None) -> set[str]:
 
 
 def test_creating_and_dropping_twice(engine: sa.Engine):
-    """`create_all` leaves what is there, jobs included; `drop_all` takes both tables, and does not mind that they are gone."""
+    """Install, uninstall: `create_all` leaves what is there, jobs included; `drop_all` takes both tables, gone already or not."""
     schema = default_schema(engine)
     create_all(engine)
     with engine.begin() as connection:
@@ -156,7 +156,7 @@ def test_a_foreign_table_is_refused(engine: sa.Engine, name: str):
     ids=["plain", "spaces", "keywords", "quotes", "unicode"],
 )
 def test_names_of_ones_own(engine: sa.Engine, job_table: str, archived_job_table: str):
-    """Tables may have any names, whatever must be quoted in them: everything works on them."""
+    """`:job-table`, `:archived-job-table`: any names, whatever must be quoted in them: everything works on them."""
     tables = JobTables(job_table=job_table, archived_job_table=archived_job_table)
     create_all(engine, tables=tables)
     create_all(engine, tables=tables)

@@ -227,7 +227,7 @@ def test_a_clock_that_steps_back_while_a_job_runs(engine: sa.Engine):
 
 
 def test_an_injected_clock_is_the_only_one(engine: sa.Engine):
-    """With a clock of the caller's every time is that clock's, whichever way the job is enqueued."""
+    """`:clock`: with a clock of the caller's every time is that clock's, whichever way the job is enqueued."""
     clock = ManualClock(NOON)
     tables = JobTables(clock=clock)
     create_all(engine, tables=tables)

@@ -51,7 +51,7 @@ def test_nothing_happens_before_start(database):
 
 
 def test_starting_twice_is_starting_once(queue_engine, work):
-    """A second start of a running worker does nothing, from several threads too."""
+    """`start!`: a second start of a running worker does nothing, from several threads too."""
     worker, seen = work(lambda *_: None)
     starts = [threading.Thread(target=worker.start) for _ in range(4)]
     for thread in starts:
@@ -68,7 +68,7 @@ def test_starting_twice_is_starting_once(queue_engine, work):
 
 
 def test_stopping_twice_is_stopping_once(work):
-    """A second stop does nothing, nor does one of a worker that never started."""
+    """`stop!`: a second one does nothing, nor does one of a worker that never started."""
     worker, seen = work(lambda *_: None)
     assert [] == worker.stop()
     worker.start()
@@ -117,7 +117,7 @@ def test_run_returns_when_it_is_stopped(queue_engine, work):
 
 
 def test_handlers_run_at_the_same_time(queue_engine, work):
-    """As many jobs run at once as there are threads, and not one more."""
+    """`:worker-threads`: as many jobs run at once, and not one more."""
     gate = Gate()
     worker, seen = work(gate, worker_threads=3)
     for _ in range(5):

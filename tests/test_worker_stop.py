@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("claim")
 
 
 def test_a_handler_is_asked_to_stop(queue_engine, work):
-    """`stop` makes `job.wait` return True and sets `job.stopping`; `JobInterrupted` then gives the attempt back, due at once."""
+    """InterruptedException: at `stop` `job.wait` returns True, `job.stopping` is set; `JobInterrupted` gives the attempt back."""
     begun, waited = threading.Event(), []
 
     def handler(job):
@@ -56,7 +56,7 @@ def test_a_handler_that_returns_in_time_is_recorded(queue_engine, work):
 
 
 def test_stop_returns_the_jobs_that_are_still_running(queue_engine, work):
-    """Handler outlives the stop timeout: `stop` returns such jobs; they stay owned, and are recorded when they return."""
+    """`:await-termination-timeout-ms`: `stop` returns jobs that outlive it; they stay owned, and are recorded when they return."""
     gate = Gate()
     worker, seen = work(gate, worker_threads=2)
     ids = {add(queue_engine) for _ in range(2)}

@@ -44,12 +44,14 @@ class Statements:
     Attributes:
         isolation: Execution options of the connections of ours, whatever the application's engine says.
         row_locks: Rows can be locked one by one; where not, there is one writer at a time.
+        savepoint_recovers: After a deadlock a transaction can go on from a savepoint; where not, the database has dropped it whole.
         native_clock: The database has a clock with microseconds; where not, the process's own is used.
         held: The statements of claims that are held by a row lock; None where rows cannot be locked.
     """
 
     isolation: ClassVar[Mapping[str, Any]] = {"isolation_level": "READ COMMITTED"}
     row_locks: ClassVar[bool] = True
+    savepoint_recovers: ClassVar[bool] = False
     native_clock: ClassVar[bool] = True
     held: HeldStatements | None = None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
+from sqlalchemy import exc
 
 from proletarian_sa.dialects.held import HeldStatements
 from proletarian_sa.dialects.two_steps import TwoSteps
@@ -63,7 +64,13 @@ class MySQLHeld(HeldStatements):
 
     def keep_open(self, connection: Connection) -> dict[str, int]:
         before = {name: int(value) for name, value in _variables(connection, FOR_A_SESSION).items() if value.isdigit()}
-        self._set(connection, {name: FOR_A_SESSION[name] for name in before})
+        try:
+            self._set(connection, {name: FOR_A_SESSION[name] for name in before})
+        except exc.DBAPIError as error:
+            if error.connection_invalidated:
+                raise
+            connection.rollback()  # something before the server refuses it: none is set, and `idle_timeouts` names them
+            return {}
         return before
 
     def let_go(self, connection: Connection, before: Mapping[str, int]) -> None:

@@ -48,6 +48,7 @@ class PostgreSQLStatements(Statements):
         "postgresql_readonly": False,
         "postgresql_deferrable": False,
     }
+    savepoint_recovers = True
 
     def _build(self) -> None:
         job, columns = self.job, self.job.c

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 IDLE_TIMEOUT: Final = {"idle_in_transaction_session_timeout": "0"}
 TRANSACTION_TIMEOUT: Final = {"transaction_timeout": "0"}
 HAS_TRANSACTION_TIMEOUT: Final = (17,)
+
+
 class PostgreSQLHeld(HeldStatements):
     """The planner's settings and the time-outs are those of the transaction, so that no pool of the server's can mix them up."""
 

@@ -19,6 +19,9 @@ SERVERS = pytest.StashKey[Servers]()
 MAY_MISS = {"mysql", "postgresql-oldest"}
 """Kinds that even CI can go without if there is none to be had: no distribution is sure to carry them."""
 
+THOROUGH = {"postgresql-oldest"}
+"""Kinds that a run on a developer's machine leaves out, to stay below ten minutes, unless they are asked for."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Offer the choice of kinds."""
@@ -83,9 +86,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def selected_kinds(config: pytest.Config) -> list[str]:
-    """Read the choice of kinds: the option, else the environment, else all."""
+    """Read the choice of kinds: the option, else the environment, else all that this run is to be thorough about."""
     environment = os.environ.get("PROLETARIAN_TEST_DATABASES", "").replace(",", " ").split()
-    selected: list[str] = config.getoption("--database") or environment or list(KINDS)
+    usual = [kind for kind in KINDS if is_ci() or kind not in THOROUGH]
+    selected: list[str] = config.getoption("--database") or environment or usual
     if unknown := set(selected) - set(KINDS):
         raise pytest.UsageError(f"unknown database {', '.join(sorted(unknown))}; there are {', '.join(KINDS)}")
     return selected

@@ -22,6 +22,8 @@ from tests.servers.version import ask_version
 
 LOG_SHOWN = 2000
 """Characters of a failed server's log that are worth showing."""
+IN_MEMORY = Path("/dev/shm")  # noqa: S108 - a file system of Linux's in memory
+ROOM = 6 * 2**30  # bytes
 
 
 def launch(name: str, write_recipe: Callable[[Path, int], Recipe]) -> Server:
@@ -50,9 +52,19 @@ def launch(name: str, write_recipe: Callable[[Path, int], Recipe]) -> Server:
 
 
 def make_folder() -> Path:
-    """Make a temporary folder in a place where a server's own user may go too."""
-    place = Path(tempfile.gettempdir())
-    return Path(tempfile.mkdtemp(prefix="proletarian-", dir=place if anyone_may_enter(place) else "/tmp"))  # noqa: S108
+    """Make a temporary folder in a place where a server's own user may go too: in memory, if there is plenty of that.
+
+    Thousands of databases are made and dropped in a run, and a file system on disk can take ten times as long for that. A place
+    that the environment names, as `TMPDIR`, comes first.
+    """
+    named = Path(tempfile.gettempdir())
+    chosen = IN_MEMORY if "TMPDIR" not in os.environ and is_roomy(IN_MEMORY) else named
+    return Path(tempfile.mkdtemp(prefix="proletarian-", dir=chosen if anyone_may_enter(chosen) else "/tmp"))  # noqa: S108
+
+
+def is_roomy(place: Path) -> bool:
+    """Tell whether there is room for all servers' files."""
+    return place.is_dir() and os.access(place, os.W_OK) and shutil.disk_usage(place).free >= ROOM
 
 
 def free_port() -> int:
