@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from proletarian_sa import events
 from proletarian_sa.errors import is_ctrl_c
+from proletarian_sa.handlers import result_of
 from proletarian_sa.held_session import HeldTransaction
 from proletarian_sa.run import about
 from proletarian_sa.running import RunningJob
@@ -66,7 +67,7 @@ class Called:
         assert decision.exception is not None
         job = RunningJob(decision.claimed, decision.payload, lambda: HeldTransaction(runtime, decision.claimed, connection, commit))
         try:
-            contextvars.Context().run(runtime.failed_job, job, decision.exception)
+            result_of(contextvars.Context().run(runtime.failed_job, job, decision.exception), "failed_job")
             if job._transaction is not None:
                 job._transaction.complete()
         except BaseException as error:

@@ -70,6 +70,7 @@ class Recorder:
 
     def __init__(self, runtime: Runtime, *, keep_connection: bool = True, own: OwnConnection | None = None) -> None:
         self._runtime = runtime
+        self._borrowed = own is not None
         statements = runtime.statements
         self._own = own or OwnConnection(
             runtime.engine, keep=keep_connection, settle=statements.make_impatient, restore=statements.make_patient
@@ -100,7 +101,8 @@ class Recorder:
                 for recording in recordings:
                     recording.called.commit()
         except TransactionSpoiled:
-            return self.record(recordings)
+            # A borrowed connection may wait for locks for as long as the application likes.
+            return list(recordings) if self._borrowed else self.record(recordings)
         except Exception as error:  # noqa: BLE001 - becomes an event
             return self._failed(recordings, error)
         if self.failures:

@@ -128,15 +128,15 @@ def as_handlers(handler: Any, mode: HandlerMode) -> Handlers:
     wanted = ("job",) if mode == "advanced" else ("job_type", "payload")
     _check_arguments(handler, len(wanted), f"With handler_mode={mode!r} a handler takes ({', '.join(wanted)})")
     if mode == "advanced":
-        return _OneCallable(Found(lambda job: _result(handler(job))))
-    return _OneCallable(Found(lambda job: _result(handler(job.job_type, job.payload))))
+        return _OneCallable(Found(lambda job: result_of(handler(job))))
+    return _OneCallable(Found(lambda job: result_of(handler(job.job_type, job.payload))))
 
 
 def _adapt(function: Callable[..., Any], job_type: str) -> Callable[[RunningJob], object]:
     _refuse_unrunnable(function, f"The handler of {job_type!r}")
     if _wants_job(function, job_type):
-        return lambda job: _result(function(job.payload, job))
-    return lambda job: _result(function(job.payload))
+        return lambda job: result_of(function(job.payload, job))
+    return lambda job: result_of(function(job.payload))
 
 
 def _wants_job(function: Callable[..., Any], job_type: str) -> bool:
@@ -183,13 +183,18 @@ def _refuse_unrunnable(function: Callable[..., Any], name: str) -> None:
         )
 
 
-def _result(result: object) -> object:
+def result_of(result: object, name: str = "The handler") -> object:
+    """Return what a function of the application's returned, unless that is work that nobody would do.
+
+    Raises:
+        TypeError: It is a coroutine, another awaitable, or a generator.
+    """
     if isinstance(result, Awaitable | Generator):
         close = getattr(result, "close", None)
         if close is not None:
             close()
         raise TypeError(
-            f"The handler returned a {type(result).__name__} instead of doing its work, so its body has not run. "
+            f"{name} returned a {type(result).__name__} instead of doing its work, so its body has not run. "
             "Make it a plain function, or call asyncio.run() in it."
         )
     return result

@@ -151,7 +151,12 @@ def ends_it_by_force(job, _exception):
     raise LookupError
 
 
+async def _body():
+    """Never run."""
+
+
 CALLBACKS = {
+    lambda _job, _exception: _body(): TypeError,  # work that nobody would do
     just_raises: LookupError,
     raises_what_is_no_exception: SystemExit,
     raises_after_writes: LookupError,
