@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import configparser
 import importlib
+import inspect
 import logging
 import os
 import signal
@@ -13,20 +15,26 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 from sqlalchemy import exc, make_url
 
+from proletarian_sa.check import report
+from proletarian_sa.ddl import JOB_IDS
+from proletarian_sa.ddl import ddl as print_ddl
 from proletarian_sa.dialects.schema_names import SCHEMAS_ARE_DATABASES
 from proletarian_sa.errors import ProletarianError
 from proletarian_sa.grants import grants as print_grants
+from proletarian_sa.signals import EXIT_SIGNAL, NAMES
 from proletarian_sa.version import __version__
 from proletarian_sa.worker import QueueWorker
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import FrameType
+
+    from sqlalchemy.engine import URL
+
+    _Command = Callable[..., Any]
 
 EXIT_FAILED: Final = 1
 EXIT_JOBS_CUT_OFF: Final = 3
-EXIT_SIGNAL: Final = 128  # plus the signal's number, as shells do
-
-_SIGNALS: Final = ("SIGTERM", "SIGINT", "SIGBREAK")  # those that the platform has
 _LOOK: Final = 0.1  # seconds between looks at whether a signal came
 
 
@@ -60,7 +68,7 @@ def worker(target: str, queues: tuple[str, ...], threads: int | None, log_level:
     queue_worker = _load(target)
     if not logging.getLogger().handlers:
         logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
-    options = {"queue": (queues[0] if len(queues) == 1 else queues) or None, "worker_threads": threads}
+    options = {"queue": queues[0] if len(queues) == 1 else queues or None, "worker_threads": threads}
     given = {name: value for name, value in options.items() if value is not None}
     try:
         if given:
@@ -110,6 +118,8 @@ def revision(ini: str, databases: tuple[str, ...], **options: str) -> None:
     try:
         schema = options.pop("schema") or None
         path = write_revision(Config(ini), databases=databases, schema=schema, **options)
+    except configparser.Error as error:
+        raise click.ClickException(f"{ini} is no alembic.ini: {error}") from error
     except (CommandError, ValueError) as error:
         raise click.ClickException(str(error)) from error
     click.echo(f"Wrote {path}. Review it, then run: alembic upgrade head")
@@ -151,12 +161,83 @@ def grants(dialect: str | None, url: str | None, **options: Any) -> None:
         raise click.UsageError(str(error)) from error
 
 
+def _table_options(command: _Command) -> _Command:
+    """Add the options that say which tables."""
+    for option in (
+        click.option("--job-ids", type=click.Choice(list(JOB_IDS)), default="uuid", show_default=True, help="As in revision."),
+        click.option("--archived-job-table", default="archived_job", show_default=True, help="As in JobTables."),
+        click.option("--job-table", default="job", show_default=True, help="As in JobTables."),
+        click.option("--schema", default="proletarian", show_default=True, help="As in JobTables; '' for none."),
+    ):
+        command = option(command)
+    return command
+
+
+@main.command()
+@click.option("--dialect", required=True, metavar="NAME", help="postgresql, mysql, mariadb or sqlite.")
+@_table_options
+@click.option("--uninstall", is_flag=True, help="Drop the two tables instead, with all jobs. The schema stays.")
+def ddl(dialect: str, **options: Any) -> None:
+    """Print the SQL that creates the tables. Nothing is executed.
+
+    Read it, then let the database's own client run it; a second run changes nothing:
+
+        proletarian-sa ddl --dialect postgresql | psql -v ON_ERROR_STOP=1 DATABASE
+    """
+    options["schema"] = options["schema"] or None
+    try:
+        click.echo(print_ddl(dialect, **options), nl=False)
+    except (ProletarianError, ValueError) as error:
+        raise click.UsageError(str(error)) from error
+
+
+@main.command()
+@click.option("--url", required=True, help="The SQLAlchemy URL of the database.")
+@_table_options
+def check(url: str, **names: Any) -> None:
+    """Compare the tables in a database with what this version needs. Nothing is changed.
+
+    Each difference is a line, followed by the SQL or the command that mends it: read it before you run it.
+
+    Exit codes: 0 if the tables fit, 1 if they do not or the database cannot be asked, 2 for a wrong command line.
+    """
+    names["schema"] = names["schema"] or None
+    parsed = None
+    try:
+        parsed = make_url(url)
+        found = report(parsed, **names)
+    except (exc.ArgumentError, ValueError, ImportError, ProletarianError, exc.SQLAlchemyError) as error:
+        _refuse_check(parsed, error)
+    if found:
+        click.echo(found)
+        sys.exit(EXIT_FAILED)
+    click.echo(f"The tables in {parsed!r} fit proletarian-sa {__version__}.")
+
+
+def _refuse_check(url: URL | None, error: Exception) -> NoReturn:
+    """Say why nothing could be compared."""
+    if url is None or isinstance(error, exc.ArgumentError):  # without its words: they may hold the password
+        raise click.UsageError("--url is no SQLAlchemy URL, such as postgresql+psycopg://localhost/app") from error
+    if isinstance(error, ValueError):
+        raise click.UsageError(str(error)) from error
+    if isinstance(error, ImportError):
+        raise click.UsageError(f"{error}. Install the driver: pip install 'proletarian-sa[{url.get_backend_name()}]'") from error
+    if isinstance(error, ProletarianError):
+        raise click.ClickException(str(error)) from error
+    reason = " ".join(str(getattr(error, "orig", None) or error).split())
+    if url.password:
+        reason = reason.replace(str(url.password), "***")
+    raise click.ClickException(
+        f"{url!r} cannot be asked: {reason}. Is the server running, and are host, port, user and database right?"
+    ) from error
+
+
 class _Signals:
     """Counts the signals that ask to stop; ends the process at the second."""
 
     def __init__(self) -> None:
         self.count = 0
-        for name in _SIGNALS:
+        for name in NAMES:
             number = getattr(signal, name, None)
             if number is not None:
                 # Set explicitly: as process 1 of a container the default action would be to ignore it.
@@ -185,7 +266,7 @@ def _run(queue_worker: QueueWorker, signals: _Signals) -> int:
 def _load(target: str) -> QueueWorker:
     """Import the worker, or call the factory."""
     module_name, _, name = target.partition(":")
-    if not module_name or not name:
+    if not module_name or not name or module_name.startswith("."):
         raise click.UsageError(f"{target!r} is not of the form MODULE:NAME, for example: proletarian-sa worker myapp:make_worker")
     sys.path.insert(0, os.getcwd())  # noqa: PTH109 - a string is what belongs there
     try:
@@ -200,10 +281,22 @@ def _load(target: str) -> QueueWorker:
             raise click.UsageError(f"{module_name!r} has no {name!r}. Name a QueueWorker, or a function that returns one.")
         found = getattr(found, part)
     if not isinstance(found, QueueWorker) and callable(found):
+        _check_factory(found, target)
         found = found()
     if not isinstance(found, QueueWorker):
         raise click.UsageError(f"{target} must be a QueueWorker, or a function that returns one; this is {found!r}.")
     return found
+
+
+def _check_factory(factory: Callable[..., Any], target: str) -> None:
+    try:
+        signature = inspect.signature(factory)
+    except ValueError:  # a builtin without a signature
+        return
+    try:
+        signature.bind()
+    except TypeError as error:
+        raise click.UsageError(f"{target} takes {signature}. Name a QueueWorker, or a function without arguments.") from error
 
 
 def _fail(message: str) -> NoReturn:

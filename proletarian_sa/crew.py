@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from proletarian_sa import events
 from proletarian_sa.finish import Recorder, Recording
-from proletarian_sa.heartbeat import Heartbeats, Held
+from proletarian_sa.heartbeat import Heartbeats, InHand
 from proletarian_sa.lifecycle import LONGEST_STAGGER, Habits, Lifecycle
 from proletarian_sa.own_connection import OwnConnection
 from proletarian_sa.pace import Pace
 from proletarian_sa.run import Decision, about
-from proletarian_sa.step import claim_leased, record, run_held
+from proletarian_sa.step import claim_leased, record, run_in_hand
 
 if TYPE_CHECKING:
     from proletarian_sa.running import RunningJob
@@ -34,11 +34,11 @@ class Crew(Lifecycle):
     def __init__(self, runtime: Runtime, habits: Habits) -> None:
         super().__init__(runtime, habits, CLAIMER_FINISHER_HEARTBEAT + habits.threads)
         self._heartbeats = Heartbeats(runtime, keep_connection=self._keep)
-        self._inbox: queues.SimpleQueue[Held | None] = queues.SimpleQueue()
-        self._outbox: queues.Queue[tuple[Held, Recording] | None] = queues.Queue()
+        self._inbox: queues.SimpleQueue[InHand | None] = queues.SimpleQueue()
+        self._outbox: queues.Queue[tuple[InHand, Recording] | None] = queues.Queue()
         self._room = threading.Condition()  # guards what follows
-        self._active: dict[Any, Held] = {}  # claimed, and the handler has not returned
-        self._held_back: dict[Any, Held] = {}  # claimed again while an earlier run of ours has not returned
+        self._active: dict[Any, InHand] = {}  # claimed, and the handler has not returned
+        self._held_back: dict[Any, InHand] = {}  # claimed again while an earlier run of ours has not returned
         self._unrecorded = 0  # outcomes on their way into the database
         self._suspects: dict[Any, float] = {}  # jobs with crashes, until they are recorded: when they were taken
         self._pace = Pace(self._threads)
@@ -46,8 +46,8 @@ class Crew(Lifecycle):
 
     def start(self) -> None:
         """Start the threads."""
-        self._heartbeats.start()
         try:
+            self._heartbeats.start()
             super().start()
         except BaseException:
             self._heartbeats.stop()
@@ -59,7 +59,7 @@ class Crew(Lifecycle):
 
     def _running(self) -> list[RunningJob]:
         with self._room:
-            return [held.running for held in self._active.values() if held.running is not None]
+            return [in_hand.running for in_hand in self._active.values() if in_hand.running is not None]
 
     def _supervise(self) -> None:
         """Start the others, and end them in the order in which jobs pass through them."""
@@ -143,15 +143,15 @@ class Crew(Lifecycle):
         with self._room:
             while True:
                 try:
-                    held = self._inbox.get_nowait()
+                    in_hand = self._inbox.get_nowait()
                 except queues.Empty:
                     break
-                if held is not None:
+                if in_hand is not None:
                     any_taken = True
-                    self._leave(held, Decision(claimed=held.claimed, verdict="release"))
+                    self._leave(in_hand, Decision(claimed=in_hand.claimed, verdict="release"))
             if self._stopping.is_set():
-                for held in self._held_back.values():
-                    self._hand_over(held, Decision(claimed=held.claimed, verdict="release"))
+                for in_hand in self._held_back.values():
+                    self._hand_over(in_hand, Decision(claimed=in_hand.claimed, verdict="release"))
                 self._held_back.clear()
         return any_taken
 
@@ -161,71 +161,71 @@ class Crew(Lifecycle):
             self._heartbeats.beat()  # before a job of ours that seems to have lapsed is taken for somebody else's
         sent_at = time.monotonic()
         claimed = claim_leased(self._runtime, own, limit=limit)
-        for held in self._heartbeats.add(claimed, sent_at):
-            earlier = self._take(held)
+        for in_hand in self._heartbeats.add(claimed, sent_at):
+            earlier = self._take(in_hand)
             if earlier is not None:
                 self._heartbeats.lose(earlier)
         # A job with crashes has been claimed alone, whatever was asked for.
         return len(claimed) == limit or any(job.crashes for job in claimed)
 
-    def _take(self, held: Held) -> Held | None:
+    def _take(self, in_hand: InHand) -> InHand | None:
         """Hand a claimed job to the handlers, or hold it back while an earlier run of ours goes on, which is returned.
 
         Its lease lapsed although the process lives: the database's clock was set, or the machine slept.
         """
-        job_id = held.claimed.job_id
+        job_id = in_hand.claimed.job_id
         with self._room:
             earlier = self._active.get(job_id)
             if earlier is None:
                 if self._inbox.empty():
                     self._moved = time.monotonic()  # until now there was nothing to take
-                self._active[job_id] = held
-                self._inbox.put(held)
-                if held.claimed.crashes:
+                self._active[job_id] = in_hand
+                self._inbox.put(in_hand)
+                if in_hand.claimed.crashes:
                     self._suspects[job_id] = time.monotonic()
             else:
-                self._held_back[job_id] = held
+                self._held_back[job_id] = in_hand
         return earlier
 
     # Handle
 
     def _handle(self) -> None:
-        while (held := self._inbox.get()) is not None:
+        while (in_hand := self._inbox.get()) is not None:
             began = self._moved = time.monotonic()
             try:
-                decision = self._run_one(held)
+                decision = self._run_one(in_hand)
             except BaseException as error:  # noqa: BLE001 - our own mistake: the job lapses, the thread lives on
-                self._heartbeats.remove(held)
-                self._leave(held, None)
-                self._runtime.emit(events.OutcomeNotRecorded(**about(self._runtime, held.claimed), exception=error))
+                self._heartbeats.remove(in_hand)
+                self._leave(in_hand, None)
+                self._runtime.emit(events.OutcomeNotRecorded(**about(self._runtime, in_hand.claimed), exception=error))
             else:
                 here = self._runtime.failed_job is not None and decision.verdict in ("failure", "undeliverable")
                 if here:
-                    self._record_here(held, decision)
-                self._leave(held, None if here else decision, took=time.monotonic() - began)
+                    self._record_here(in_hand, decision)
+                self._leave(in_hand, None if here else decision, took=time.monotonic() - began)
                 del decision  # it holds the exception, and that the handler's variables
-            del held
+            del in_hand
 
-    def _run_one(self, held: Held) -> Decision:
+    def _run_one(self, in_hand: InHand) -> Decision:
         if self._stopping.is_set():
-            return Decision(claimed=held.claimed, verdict="release")
-        return run_held(self._runtime, held, stopping=self._stopping)
+            return Decision(claimed=in_hand.claimed, verdict="release")
+        return run_in_hand(self._runtime, in_hand, stopping=self._stopping)
 
-    def _record_here(self, held: Held, decision: Decision) -> None:
+    def _record_here(self, in_hand: InHand, decision: Decision) -> None:
         """Record a failure in the handler's thread: a `failed_job` that takes its time holds up no other outcome."""
-        held.finishing = True
+        in_hand.finishing = True
         recorder = Recorder(self._runtime, keep_connection=False)
         try:
-            record(self._runtime, recorder, held, decision)
+            record(self._runtime, recorder, in_hand, decision)
         except BaseException as error:  # noqa: BLE001 - our own mistake: the job lapses, the thread lives on
-            self._runtime.emit(events.OutcomeNotRecorded(**about(self._runtime, held.claimed), exception=error))
+            self._runtime.emit(events.OutcomeNotRecorded(**about(self._runtime, in_hand.claimed), exception=error))
         finally:
             recorder.close()
-            self._heartbeats.remove(held)
+            self._heartbeats.remove(in_hand)
 
-    def _leave(self, held: Held, decision: Decision | None, took: float | None = None) -> None:
+    def _leave(self, in_hand: InHand, decision: Decision | None, took: float | None = None) -> None:
         """Let go of a job whose handler has returned, or was not called; an earlier claim of it makes room for a later one."""
-        job_id = held.claimed.job_id
+        job_id = in_hand.claimed.job_id
         with self._room:
             del self._active[job_id]
             if decision is None:
@@ -233,7 +233,7 @@ class Crew(Lifecycle):
             if took is not None:
                 self._pace.ran(took)
             if decision is not None:
-                self._hand_over(held, decision)
+                self._hand_over(in_hand, decision)
             later = self._held_back.pop(job_id, None)
             if later is not None:
                 self._active[job_id] = later
@@ -241,17 +241,17 @@ class Crew(Lifecycle):
             if len(self._active) <= self._refill_level():
                 self._room.notify()
 
-    def _hand_over(self, held: Held, decision: Decision) -> None:
+    def _hand_over(self, in_hand: InHand, decision: Decision) -> None:
         """Give a decision to the finisher."""
-        held.finishing = True
+        in_hand.finishing = True
         self._unrecorded += 1
-        self._outbox.put((held, Recording(decision)))
+        self._outbox.put((in_hand, Recording(decision)))
 
     # Finish
 
     def _finish(self) -> None:
         recorder = Recorder(self._runtime, keep_connection=self._keep)
-        waiting: list[tuple[Held, Recording]] = []
+        waiting: list[tuple[InHand, Recording]] = []
         ended = False
         while waiting or not ended:
             batch = self._next_batch(recorder, waiting)
@@ -268,7 +268,7 @@ class Crew(Lifecycle):
             del due
         recorder.close()
 
-    def _next_batch(self, recorder: Recorder, waiting: list[tuple[Held, Recording]]) -> list[tuple[Held, Recording] | None]:
+    def _next_batch(self, recorder: Recorder, waiting: list[tuple[InHand, Recording]]) -> list[tuple[InHand, Recording] | None]:
         """Return what has come, waiting for something to come or for something that waits to be due."""
         pause = IDLE_FINISHER
         if waiting:
@@ -284,7 +284,7 @@ class Crew(Lifecycle):
             batch.append(self._outbox.get_nowait())
         return batch
 
-    def _record(self, recorder: Recorder, finished: list[tuple[Held, Recording]]) -> list[tuple[Held, Recording]]:
+    def _record(self, recorder: Recorder, finished: list[tuple[InHand, Recording]]) -> list[tuple[InHand, Recording]]:
         """Record outcomes and let go of their jobs; return those to be tried again."""
         if not finished:
             return []
@@ -292,16 +292,16 @@ class Crew(Lifecycle):
             left = {id(recording) for recording in recorder.record([recording for _, recording in finished])}
         except BaseException as error:  # noqa: BLE001 - our own mistake: the jobs lapse, the thread lives on
             left = set()
-            for held, _ in finished:
-                self._runtime.emit(events.OutcomeNotRecorded(**about(self._runtime, held.claimed), exception=error))
-        for held, recording in finished:
+            for in_hand, _ in finished:
+                self._runtime.emit(events.OutcomeNotRecorded(**about(self._runtime, in_hand.claimed), exception=error))
+        for in_hand, recording in finished:
             if id(recording) not in left:
-                self._heartbeats.remove(held)
+                self._heartbeats.remove(in_hand)
         with self._room:
             self._unrecorded -= len(finished) - len(left)
-            for held, recording in finished:
+            for in_hand, recording in finished:
                 if id(recording) not in left:
-                    self._suspects.pop(held.claimed.job_id, None)
+                    self._suspects.pop(in_hand.claimed.job_id, None)
             self._room.notify()
         self._judge(recorder.refusals)
         return [one for one in finished if id(one[1]) in left]

@@ -11,7 +11,7 @@ from sqlalchemy.orm.attributes import set_attribute
 
 from proletarian_sa.dialects import statements_for
 from proletarian_sa.insert import Row, insert_many, insert_one
-from proletarian_sa.models import DEFAULT_QUEUE, JobMixin, JobTables, default_tables
+from proletarian_sa.models import DEFAULT_QUEUE, JobMixin, JobTables, check_job_tables, default_tables
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -105,6 +105,7 @@ def enqueue(
     **Transaction:** the caller's; inserts on `session.connection()` where the database makes the ids. Never commits, rolls back, or
     flushes anything.
     """
+    check_job_tables(tables)
     job = tables.Job(job_type=job_type, payload=payload, queue=queue, process_at=process_at, process_in=process_in)
     session = _session(bind)
     if session is not None and job.job_id is not None:
@@ -168,6 +169,7 @@ def enqueue_many(bind: Any, rows: Iterable[Row], *, tables: JobTables = default_
     **Transaction:** the caller's: executes on `session.connection()`, which flushes nothing. Never commits or rolls back
     more than its own savepoint.
     """
+    check_job_tables(tables)
     session = _session(bind)
     if session is not None and hasattr(session, "run_sync"):
         return session.run_sync(lambda sync: insert_many(_connection(sync, tables), rows, tables))

@@ -135,10 +135,11 @@ class DatabaseNotSupported(ProletarianError):
 
 
 class SessionNotYours(ProletarianError):
-    """Say that a handler tried to end the transaction of ``job.session``.
+    """Say that a handler tried to end the transaction of ``job.session``, or its own job in it.
 
     Raised by ``commit``, ``rollback`` and ``close`` on it: the worker commits the handler's writes and the job's
-    completion together, once, after the handler has returned.
+    completion together, once, after the handler has returned. With ``claim="held"`` also after it has returned, if it
+    has deleted the row of its own job, or changed what says whose the job is.
 
     What to do: return to commit, raise to roll back, and use ``job.session.begin_nested()`` for parts that may fail on
     their own. For writes that must stay whatever happens, open a session of your own.

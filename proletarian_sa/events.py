@@ -163,7 +163,7 @@ class PollingErrorTolerated(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallbackFailed(Event):
-    """A function that was given as the option `callback` raised."""
+    """A function of the application's raised: the option `callback`, or `the close of job.session`."""
 
     callback: str
     exception: BaseException

@@ -93,9 +93,16 @@ class Recorder:
 
         **Transaction:** its own, committed; waits about a second for a row that somebody has locked.
         """
+        for recording in recordings:
+            if recording.decision.recorded:  # by the handler's own commit: nothing is left to write, nor to wait for
+                self._tell(recording, _archived(self._runtime, recording.decision, None))
+                self.refusals = 0
+        recordings = [recording for recording in recordings if recording.outcome is None]
+        if not recordings:
+            return []
         try:
             with self._own.transaction() as connection:
-                if not connection.in_transaction() and not all(recording.decision.recorded for recording in recordings):
+                if not connection.in_transaction():
                     self._runtime.statements.wait_briefly(connection)
                 recorded = write(self._runtime, connection, recordings, self._own.commit)
                 for recording in recordings:
@@ -109,11 +116,14 @@ class Recorder:
             recovered = events.Recovered(worker_id=self._runtime.worker_id, activity=ACTIVITY, failures=self.failures)
             self._runtime.emit(recovered)
         self.outage, self.failures, self.refusals = False, 0, 0
-        for recording, (outcome, happened) in zip(recordings, recorded, strict=True):
-            recording.outcome = outcome
-            for event in happened:
-                self._runtime.emit(event)
+        for recording, what in zip(recordings, recorded, strict=True):
+            self._tell(recording, what)
         return []
+
+    def _tell(self, recording: Recording, recorded: Recorded) -> None:
+        recording.outcome, happened = recorded
+        for event in happened:
+            self._runtime.emit(event)
 
     def _keep(self, recording: Recording) -> None:
         """Own a job whose outcome is refused for longer each time, so that its effects are not repeated every few seconds."""
@@ -221,7 +231,10 @@ def _record_one(
     facts = about(runtime, decision.claimed)
     match decision.verdict:
         case "success" | "failure":
-            return _archived(runtime, connection, decision, archived)
+            lost = archived is Archived.LOST
+            # Unless an earlier try was committed and its answer lost.
+            if not lost or runtime.statements.archived_by(connection, decision.claimed.job_id) == decision.claimed.token:
+                return _archived(runtime, decision, archived)
         case "retry":
             error = error_text(decision.exception or WorkerLost("unknown"))
             stored = runtime.statements.retry(connection, decision.claimed, delay=decision.retry_in, error=error)
@@ -239,12 +252,8 @@ def _record_one(
     return _outcome(decision, "lost"), [events.JobLeaseLost(**facts, handler_finished=True)]
 
 
-def _archived(runtime: Runtime, connection: Connection, decision: Decision, archived: Archived | None) -> Recorded:
+def _archived(runtime: Runtime, decision: Decision, archived: Archived | None) -> Recorded:
     facts = about(runtime, decision.claimed)
-    if archived is Archived.LOST:
-        token = runtime.statements.archived_by(connection, decision.claimed.job_id)
-        if token != decision.claimed.token:  # else an earlier try was committed and its answer lost
-            return _outcome(decision, "lost"), [events.JobLeaseLost(**facts, handler_finished=True)]
     happened: list[events.Event] = []
     if archived is Archived.REPLACED or decision.replaced:
         happened.append(events.ArchiveRowReplaced(**facts))

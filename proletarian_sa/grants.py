@@ -77,6 +77,8 @@ def grants(
         "--host": host or None,
     }.items():
         _check_name(option, name)
+    if job_table == archived_job_table:
+        raise ValueError(f"--job-table and --archived-job-table are both {job_table!r}. Give each table a name of its own.")
     place = schema_names.schema_on(dialect, schema)
     if place is None and roles.schemas_are_databases:
         place = database

@@ -70,6 +70,8 @@ class JobRegistry:
 
         **Transaction:** nothing.
         """
+        if inspect.isroutine(job_type):
+            raise TypeError(f"The decorator needs a job type: @jobs.handler({job_type.__name__.replace('_', '-')!r}).")
         check_name(job_type, "job_type")
         _check_retry(retry)
 
@@ -201,20 +203,24 @@ def result_of(result: object, name: str = "The handler") -> object:
 
 
 def _check_retry(retry: object) -> None:
-    if retry is not None and not isinstance(retry, RetryStrategy) and not callable(retry):
+    if retry is None or isinstance(retry, RetryStrategy):
+        return
+    if not callable(retry) or inspect.isclass(retry):
         raise TypeError(
             f"retry must be a RetryStrategy or a function (job, exception) -> RetryStrategy | None, not {retry!r}: "
             "retry=RetryStrategy(retries=4, delays=[1, 5])."
         )
+    check_callback(retry, "retry", "job", "exception")
 
 
-def check_callback(callback: Callable[..., Any] | None, name: str) -> None:
-    """Raise TypeError unless this is a function whose body runs when it is called, or None."""
+def check_callback(callback: Callable[..., Any] | None, name: str, *arguments: str) -> None:
+    """Raise TypeError unless this is a function of these arguments whose body runs when it is called, or None."""
     if callback is None:
         return
     if not callable(callback):
         raise TypeError(f"{name} must be a function, not {callback!r}.")
     _refuse_unrunnable(callback, f"{name} {callback!r}")
+    _check_arguments(callback, len(arguments), f"{name} is called with ({', '.join(arguments)})")
 
 
 def check_retry(retry: object) -> None:

@@ -21,7 +21,7 @@ BEATS_PER_LEASE: Final = 3
 AGAIN: Final = 0.1  # seconds until the next beat when a row was locked
 
 
-class Held:
+class InHand:
     """A claimed job in hand.
 
     Attributes:
@@ -50,8 +50,8 @@ class Heartbeats:
     def __init__(self, runtime: Runtime, *, keep_connection: bool = True) -> None:
         self._runtime = runtime
         self._lease = runtime.lease.total_seconds()
-        self._held: dict[tuple[Any, str], Held] = {}
-        self._lock = threading.Lock()  # guards _held
+        self._jobs: dict[tuple[Any, str], InHand] = {}
+        self._lock = threading.Lock()  # guards _jobs
         self._beating = threading.Lock()  # one beat at a time
         self._own = OwnConnection(runtime.engine, keep=keep_connection)
         self._stop = threading.Event()
@@ -60,8 +60,9 @@ class Heartbeats:
     def start(self) -> None:
         """Begin to beat, three times a lease."""
         self._stop.clear()
-        self._thread = threading.Thread(target=self._run, name=f"{self._runtime.worker_id} heartbeat", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, name=f"{self._runtime.worker_id} heartbeat", daemon=True)
+        thread.start()
+        self._thread = thread  # not before: one that could not be started cannot be joined
 
     def stop(self, timeout: float | None = None) -> None:
         """End the thread. What is still in hand lapses."""
@@ -69,36 +70,36 @@ class Heartbeats:
         if self._thread is not None:
             self._thread.join(timeout)
 
-    def add(self, claimed: list[ClaimedJob], sent_at: float) -> list[Held]:
+    def add(self, claimed: list[ClaimedJob], sent_at: float) -> list[InHand]:
         """Take claimed jobs in hand; `sent_at`: when their claim was sent, on the monotonic clock."""
-        held = [Held(job, sent_at + self._lease) for job in claimed]
+        jobs = [InHand(job, sent_at + self._lease) for job in claimed]
         with self._lock:
-            self._held.update((_key(one), one) for one in held)
-        return held
+            self._jobs.update((_key(one), one) for one in jobs)
+        return jobs
 
-    def remove(self, held: Held) -> None:
+    def remove(self, in_hand: InHand) -> None:
         """Let go of a job: it is finished, put back, or left to lapse."""
         with self._lock:
-            self._held.pop(_key(held), None)
+            self._jobs.pop(_key(in_hand), None)
 
-    def in_hand(self) -> list[Held]:
+    def in_hand(self) -> list[InHand]:
         """Return the jobs in hand."""
         with self._lock:
-            return list(self._held.values())
+            return list(self._jobs.values())
 
     def overdue(self) -> bool:
         """Return whether a lease may have lapsed: after an outage, or when the process stood still."""
         now = time.monotonic()
         with self._lock:
-            return any(held.valid_until <= now for held in self._held.values())
+            return any(in_hand.valid_until <= now for in_hand in self._jobs.values())
 
-    def lose(self, held: Held) -> None:
+    def lose(self, in_hand: InHand) -> None:
         """Let go of a job that is somebody else's now, and ask its handler to stop."""
-        self.remove(held)
-        held.lost = True
-        if held.running is not None:
-            held.running._stop.set()
-        self._runtime.emit(events.JobLeaseLost(**about(self._runtime, held.claimed), handler_finished=False))
+        self.remove(in_hand)
+        in_hand.lost = True
+        if in_hand.running is not None:
+            in_hand.running._stop.set()
+        self._runtime.emit(events.JobLeaseLost(**about(self._runtime, in_hand.claimed), handler_finished=False))
 
     def beat(self) -> bool:
         """Prolong all leases in hand, and ask the handlers of lost ones to stop.
@@ -109,16 +110,16 @@ class Heartbeats:
         **Transaction:** its own, committed.
         """
         with self._beating:
-            held = self.in_hand()
-            if not held:
+            jobs = self.in_hand()
+            if not jobs:
                 self._own.close()
                 return True
             sent_at = time.monotonic()
             with self._own.transaction() as connection:
                 kept, locked = self._runtime.statements.heartbeat(
-                    connection, [one.claimed for one in held], lease=self._runtime.lease
+                    connection, [one.claimed for one in jobs], lease=self._runtime.lease
                 )
-            for one in held:
+            for one in jobs:
                 if (one.claimed.job_id, one.claimed.token) in kept:
                     one.valid_until = sent_at + self._lease
                 elif one.is_finishing() or not self._still_in_hand(one):
@@ -127,12 +128,12 @@ class Heartbeats:
                     self.lose(one)
                 elif one.valid_until <= time.monotonic() and one.running is not None:
                     one.running._stop.set()  # lapsed, and somebody has locked it: most likely a held claim, which writes nothing
-            return not any((one.claimed.job_id, one.claimed.token) in locked and not one.is_finishing() for one in held)
+            return not any((one.claimed.job_id, one.claimed.token) in locked and not one.is_finishing() for one in jobs)
 
-    def _still_in_hand(self, held: Held) -> bool:
+    def _still_in_hand(self, in_hand: InHand) -> bool:
         """Return whether the job was not finished by ourselves meanwhile."""
         with self._lock:
-            return self._held.get(_key(held)) is held
+            return self._jobs.get(_key(in_hand)) is in_hand
 
     def _run(self) -> None:
         failures = 0
@@ -162,5 +163,5 @@ class Heartbeats:
         self._own.close()
 
 
-def _key(held: Held) -> tuple[Any, str]:
-    return held.claimed.job_id, held.claimed.token
+def _key(in_hand: InHand) -> tuple[Any, str]:
+    return in_hand.claimed.job_id, in_hand.claimed.token

@@ -160,8 +160,9 @@ class HeldWatch:
 
     def start(self) -> None:
         """Begin to look."""
-        self._thread = threading.Thread(target=self._look_again, name=f"{self._runtime.worker_id} watch", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._look_again, name=f"{self._runtime.worker_id} watch", daemon=True)
+        thread.start()
+        self._thread = thread  # not before: one that could not be started cannot be joined
 
     def stop(self) -> None:
         """End the thread."""

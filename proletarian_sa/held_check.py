@@ -12,6 +12,7 @@ from sqlalchemy import exc
 from sqlalchemy.engine import Engine
 
 from proletarian_sa import events
+from proletarian_sa.dialects.roles import roles_of
 from proletarian_sa.errors import DatabaseNotSupported
 from proletarian_sa.held import held_statements
 from proletarian_sa.job_ids import ConstantIds, new_id
@@ -90,7 +91,13 @@ def _locks(runtime: Runtime, first: Connection, second: Connection) -> bool:
         return True  # for tests: the row of its one id may be there already
     statements, job = held_statements(runtime), runtime.tables.job
     queue = f"{PROBE} {secrets.token_hex(8)}"
-    job_id = _insert(runtime, first, queue)
+    try:
+        job_id = _insert(runtime, first, queue)
+    except exc.DBAPIError as error:
+        first.rollback()
+        if _is_about_the_row(runtime, error):
+            return True  # it cannot be tried then: what the server says of itself must do
+        raise
     first.commit()
     try:
         statements.begin(first)
@@ -101,6 +108,13 @@ def _locks(runtime: Runtime, first: Connection, second: Connection) -> bool:
         first.rollback()
         first.execute(job.delete().where(job.c.job_id == job_id))  # by its key: MySQL might wait for other rows
         first.commit()
+
+
+def _is_about_the_row(runtime: Runtime, error: exc.DBAPIError) -> bool:
+    """Return whether the database refused the probe's row, for a column or a constraint of the application's own most likely."""
+    statements, roles = runtime.statements, roles_of(runtime.engine.dialect.name)
+    denied = roles is not None and roles.is_denied(error)
+    return not (denied or statements.is_transient(error) or statements.is_missing_table(error))
 
 
 def _insert(runtime: Runtime, connection: Connection, queue: str) -> Any:

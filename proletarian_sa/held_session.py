@@ -115,12 +115,7 @@ class HeldTransaction(HandlerTransaction):
         self.undo()
         self.alive = False
 
-    def close(self) -> None:
-        """Give the Session back to whoever made it, and leave the connection alone."""
-        super().close()
-        self._forget()
-
     def _forget(self) -> None:
         self.connection.execution_options(**{ERRORS: None})
         vars(self.session).pop("get_bind", None)
-        type(self.session).close(self.session)
+        super()._forget()

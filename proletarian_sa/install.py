@@ -13,7 +13,7 @@ from proletarian_sa.dialects import schema_names, statements_for
 from proletarian_sa.dialects.roles import roles_of
 from proletarian_sa.errors import RightsMissing, TablesForeign, TablesMissing
 from proletarian_sa.job_ids import python_type
-from proletarian_sa.models import JobTables, default_tables
+from proletarian_sa.models import JobTables, check_job_tables, default_tables
 from proletarian_sa.rights import explained, refusal
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ def check_tables(bind: Engine | Connection, *, tables: JobTables = default_table
 
 @contextmanager
 def _connection(bind: Engine | Connection, tables: JobTables) -> Iterator[Connection]:
+    check_job_tables(tables)
     if isinstance(bind, Connection):
         yield bind
     elif isinstance(bind, Engine):
@@ -102,7 +103,7 @@ def _check(connection: Connection, tables: JobTables, *, must_exist: bool) -> No
             there = inspector.has_table(table.name, schema=schema)
         if not there:
             if must_exist:
-                _check_visible(connection, tables, table)
+                check_visible(connection, tables, table)
                 raise TablesMissing(
                     f"There is no table {place} in {connection.engine.url!r}. Create the tables once. "
                     "With Alembic: proletarian-sa revision, then alembic upgrade head. Without: proletarian_sa.create_all(engine)."
@@ -112,11 +113,16 @@ def _check(connection: Connection, tables: JobTables, *, must_exist: bool) -> No
             columns = {column["name"]: column["type"] for column in inspector.get_columns(table.name, schema=schema)}
         missing = {column.name for column in table.c} - set(columns)
         if missing:
-            raise TablesForeign(
-                f"The table {place} in {connection.engine.url!r} is not a table of proletarian-sa: it has no column "
-                f"{', '.join(sorted(missing))}. {_renaming(tables)}"
-            )
-        _check_ids(table, place, columns["job_id"], tables)
+            raise TablesForeign(not_ours(connection, place, missing, tables))
+        check_ids(table, place, columns["job_id"], tables)
+
+
+def not_ours(connection: Connection, place: str, missing: set[str], tables: JobTables) -> str:
+    """Return the message about a table that lacks columns of ours."""
+    return (
+        f"The table {place} in {connection.engine.url!r} is not a table of proletarian-sa: it has no column "
+        f"{', '.join(sorted(missing))}. {_renaming(tables)}"
+    )
 
 
 def _renaming(tables: JobTables) -> str:
@@ -128,7 +134,7 @@ def _renaming(tables: JobTables) -> str:
     )
 
 
-def _check_ids(table: sa.Table, place: str, stored: sa.types.TypeEngine[Any], tables: JobTables) -> None:
+def check_ids(table: sa.Table, place: str, stored: sa.types.TypeEngine[Any], tables: JobTables) -> None:
     """Raise if the ids in the database are numbers and those of the model are not, or the reverse."""
     kind = python_type(table.c.job_id.type)
     if kind is not None and (kind is int) != (python_type(stored) is int):
@@ -138,7 +144,7 @@ def _check_ids(table: sa.Table, place: str, stored: sa.types.TypeEngine[Any], ta
         )
 
 
-def _check_visible(connection: Connection, tables: JobTables, table: sa.Table) -> None:
+def check_visible(connection: Connection, tables: JobTables, table: sa.Table) -> None:
     """Raise if the table is there, but in a schema that this user may not use."""
     roles = roles_of(connection.dialect.name)
     closed = None if roles is None else roles.closed_schema(connection, table.name)

@@ -63,6 +63,7 @@ class Lifecycle:
             runtime.emit(events.PoolTooSmall(worker_id=runtime.worker_id, needed=connections, available=capacity))
         self._untold = 0  # failures of the claim in a row that are nothing to tell
         self._stopping = threading.Event()
+        self._asking = threading.RLock()  # one of those who ask at the same time goes on; a signal handler may be among them
         self.stopped = threading.Event()
         self.error: BaseException | None = None
 
@@ -94,9 +95,10 @@ class Lifecycle:
 
     def ask_to_stop(self) -> None:
         """Take no more jobs and ask running handlers to stop; does not wait."""
-        if self._stopping.is_set():
-            return
-        self._stopping.set()
+        with self._asking:
+            if self._stopping.is_set():
+                return
+            self._stopping.set()
         self._wake()
         running = self._running()
         self._runtime.emit(events.WorkerStopping(worker_id=self._runtime.worker_id, running=len(running)))

@@ -7,6 +7,8 @@ import logging
 import sys
 from typing import TYPE_CHECKING, Final
 
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
 from proletarian_sa import events
 from proletarian_sa.errors import PayloadError, PayloadTooLarge, is_ctrl_c
 
@@ -62,6 +64,9 @@ def _describe_oddity(event: events.JobEvent, job: str) -> Described:
     match event:
         case events.RetryStrategyFailed(exception=exception):
             return logging.ERROR, f"{job} is not retried, its retry strategy failed: {_brief(exception)}", exception
+        case events.JobTransactionDied(exception=PoolTimeout() as exception):
+            message = f"{job}: job.session got no connection from the pool; the job runs again"
+            return logging.WARNING, f"{message}: {_brief(exception)}", None
         case events.JobTransactionDied(exception=exception):
             message = f"{job}: the database ended the transaction of job.session; the job runs again"
             return logging.WARNING, f"{message}: {_brief(exception)}", exception
@@ -109,7 +114,8 @@ def _describe_trouble(event: events.Event) -> Described:
         case events.TransientErrorMet(exception=exception):
             loud = event.consecutive == 1 or event.retry_in >= LOUD_AGAIN
             message = f"{event.activity}: {_brief(exception)}; trying again in {event.retry_in.total_seconds():.1f} s"
-            first = exception if event.consecutive == 1 else None
+            # Where a pool was waited for, a traceback tells nothing; and a pool that is too small is waited for again and again.
+            first = exception if event.consecutive == 1 and not isinstance(exception, PoolTimeout) else None
             return logging.WARNING if loud else logging.DEBUG, f"{message} (failure {event.consecutive})", first
         case events.PollingErrorTolerated(exception=exception):
             message = f"polling failed, and on_polling_error lets the worker go on in {event.retry_in.total_seconds():.1f} s"

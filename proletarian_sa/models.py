@@ -322,6 +322,15 @@ class JobTables:
         return encode(payload, self.serializer, self.max_payload)
 
 
+def check_job_tables(tables: Any) -> None:
+    """Raise TypeError unless this is a `JobTables`."""
+    if not isinstance(tables, JobTables):
+        raise TypeError(
+            f"tables must be a JobTables, not {tables!r}: the one object that both enqueue and worker are given, "
+            "tables=JobTables(…). Leave it out for the default tables."
+        )
+
+
 def _check_part(given: Any, methods: tuple[str, ...], example: str) -> None:
     if isinstance(given, type):
         raise TypeError(f"{given.__name__} is a class; give an object: {example}.")

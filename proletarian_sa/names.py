@@ -48,11 +48,13 @@ def check_identifier(value: Any, what: str) -> str:
 
 
 def check_identifiers(*, schema: str | None, **tables: str) -> None:
-    """Raise unless these are names of a schema, or None, and of tables; see `check_identifier`."""
+    """Raise unless these are names of a schema, or None, and of tables, which differ; see `check_identifier`."""
     if schema is not None:
         check_identifier(schema, "schema")
     for what, name in tables.items():
         check_identifier(name, what)
+    if len(set(tables.values())) < len(tables):
+        raise ValueError(f"{' and '.join(tables)} are both {name!r}. Give each table a name of its own.")
 
 
 def index_name(table: str, suffix: str) -> str:

@@ -75,7 +75,7 @@ class OwnConnection:
     Args:
         engine: One of ours, with our isolation level.
         keep: False gives the connection back after each transaction, for pools that are too small.
-        settle: Sets up a new connection and returns what to restore; None: it is as the application has it.
+        settle: Sets up a new connection and returns what to restore, None if that is nothing.
         restore: Undoes that before the connection is given back.
 
     Attributes:
@@ -150,13 +150,14 @@ class OwnConnection:
     def close(self) -> None:
         """Roll back what is open and give the connection back to the pool, as it was."""
         connection, self._connection = self._connection, None
+        before, self._before = self._before, None
         if connection is None or connection.closed:  # by a handler that should not
             return
         try:
             if not connection.invalidated:
                 connection.rollback()
-                if self._restore is not None:
-                    self._restore(connection, self._before)
+                if self._restore is not None and before is not None:
+                    self._restore(connection, before)
             connection.close()
         except exc.SQLAlchemyError:
             connection.invalidate()

@@ -145,6 +145,8 @@ def check_models(*models: tuple[type, type]) -> None:
 
 
 def _check_model(model: type, mixin: type) -> None:
+    if not isinstance(model, type):
+        raise TypeError(f"{model!r} is no class: JobTables takes models, such as class Job(JobMixin, Base).")
     name = model.__name__
     if not issubclass(model, mixin):
         raise TypeError(f"{name} is not made with {mixin.__name__}: class {name}({mixin.__name__}, Base).")

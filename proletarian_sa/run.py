@@ -17,7 +17,16 @@ from proletarian_sa import events
 from proletarian_sa.claimed import ClaimedJob, Finish
 from proletarian_sa.dialects import Archived
 from proletarian_sa.error_text import error_line
-from proletarian_sa.errors import JobInterrupted, LeaseLost, PayloadError, TransactionLost, UnknownJobType, WorkerLost, is_ctrl_c
+from proletarian_sa.errors import (
+    JobInterrupted,
+    LeaseLost,
+    PayloadError,
+    SessionNotYours,
+    TransactionLost,
+    UnknownJobType,
+    WorkerLost,
+    is_ctrl_c,
+)
 from proletarian_sa.retry import Retry, RetryStrategy, decide
 from proletarian_sa.running import RunningJob
 from proletarian_sa.session import HandlerTransaction
@@ -162,6 +171,11 @@ def _complete(
             raise  # refused, and so it would be the next time: the handler's failure
         except exc.SQLAlchemyError as error:
             raise _died(error) from error
+        if archived == [Archived.LOST] and claimed.row is not None:
+            # Its lock has kept everybody else away. As a lost claim it would be due again at once, for ever.
+            raise SessionNotYours(
+                f"The handler has changed or deleted the row of its own job {claimed.job_id} in job.session. Leave that row alone."
+            )
         if archived == [Archived.LOST]:
             raise LeaseLost(f"The job {claimed.job_id} no longer belongs to this worker: its lease has lapsed.")
 

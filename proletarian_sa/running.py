@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class RunningJob:
-    """A job that is being run: handed to handlers of `(payload, job)`, and to retry functions.
+    """A job that is being run: handed to handlers that take it, to retry functions and to `failed_job`.
 
     Attributes:
         job_id: The job's id: a `uuid.UUID`, unless the tables' `job_ids` say otherwise.
@@ -85,7 +85,7 @@ class RunningJob:
         Args:
             seconds: At most this long: seconds or a timedelta.
         """
-        return self._stop.wait(as_timedelta(seconds, "seconds").total_seconds())
+        return self._stop.wait(min(as_timedelta(seconds, "seconds").total_seconds(), threading.TIMEOUT_MAX))
 
     def __repr__(self) -> str:
         return f"RunningJob({self.job_id}, {self.job_type!r}, queue={self.queue!r}, attempts={self.attempts})"

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from sqlalchemy.engine import Engine
-from sqlalchemy.pool import QueuePool, StaticPool
+from sqlalchemy.pool import AssertionPool, QueuePool, StaticPool
 
 from proletarian_sa.clock import as_timedelta
 from proletarian_sa.dialects import Statements, statements_for
 from proletarian_sa.errors import DatabaseNotSupported
 from proletarian_sa.handlers import HandlerMode, Handlers, Retry, as_handlers, check_callback, check_retry
 from proletarian_sa.log import emitter, log_event
-from proletarian_sa.models import JobTables, default_tables
+from proletarian_sa.models import JobTables, check_job_tables, default_tables
 from proletarian_sa.names import check_name
 from proletarian_sa.own_connection import INSISTED
 
@@ -98,11 +98,13 @@ def build_runtime(
         )
     if not callable(on_event):
         raise TypeError(f"on_event must be a function of one event, not {on_event!r}.")
+    check_callback(on_event, "on_event", "event")
+    check_job_tables(tables)
     if session_factory is not None and not callable(session_factory):
         raise TypeError(f"session_factory must be a function that returns a Session, not {session_factory!r}.")
     if isinstance(max_crashes, bool) or not isinstance(max_crashes, int) or max_crashes < 0:
         raise ValueError(f"max_crashes must be an int of at least 0, not {max_crashes!r}.")
-    check_callback(failed_job, "failed_job")
+    check_callback(failed_job, "failed_job", "job", "exception")
     if claim not in ("leased", "held"):
         raise ValueError(f"claim must be 'leased' or 'held', not {claim!r}.")
     check_retry(retry)
@@ -160,6 +162,10 @@ def prepare(runtime: Runtime) -> Runtime:
     if isinstance(engine.pool, StaticPool):
         raise DatabaseNotSupported(
             f"{engine.url!r} uses StaticPool: all threads would share one connection and its transaction. Use the default pool."
+        )
+    if isinstance(engine.pool, AssertionPool):
+        raise DatabaseNotSupported(
+            f"{engine.url!r} uses AssertionPool: a worker needs more than the one connection it allows. Use the default pool."
         )
     with engine.connect() as connection:
         reason = statements.why_not(connection)

@@ -8,6 +8,7 @@ from sqlalchemy import event, exc, inspect
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session
 
+from proletarian_sa import events
 from proletarian_sa.errors import LeaseLost, SessionNotYours, TransactionLost
 from proletarian_sa.own_connection import INSISTED, past_stale
 
@@ -27,6 +28,9 @@ _ENDS: Final = {
     "invalidate": "raise an exception: the job is then tried again on a new connection",
     "prepare": "return from the handler: its writes and the job's completion are committed together",
 }
+
+MOST_FLUSHES: Final = 100
+"""As many as SQLAlchemy itself allows, where hooks keep changing objects."""
 
 ERRORS: Final = "proletarian_sa_errors"  # execution option: a list that gathers what goes wrong on a connection
 
@@ -137,7 +141,10 @@ class HandlerTransaction:
 
         def before_commit(session: Session) -> None:
             if not session.in_nested_transaction():  # a savepoint of a hook's is no commit
-                session.flush()
+                for _ in range(MOST_FLUSHES):  # what hooks add after one: of a held claim, nothing is flushed after the COMMIT
+                    session.flush()
+                    if not (session.new or session.dirty or session.deleted):
+                        break
                 archive()
 
         event.listen(self.session, "before_commit", before_commit)
@@ -172,7 +179,15 @@ class HandlerTransaction:
         """Give the connection back, and the Session to whoever made it."""
         for method in _ENDS:
             delattr(self.session, method)
-        type(self.session).close(self.session)
+        self._forget()
+
+    def _forget(self) -> None:
+        try:
+            type(self.session).close(self.session)
+        except Exception as error:  # noqa: BLE001 - becomes an event: a hook of the application's, which changes no outcome
+            self._runtime.emit(
+                events.CallbackFailed(worker_id=self._runtime.worker_id, callback="the close of job.session", exception=error)
+            )
 
 
 def not_yours() -> SessionNotYours:

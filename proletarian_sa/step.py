@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from proletarian_sa.claimed import ClaimedJob
     from proletarian_sa.handlers import HandlerMode, Retry
-    from proletarian_sa.heartbeat import Held
+    from proletarian_sa.heartbeat import InHand
     from proletarian_sa.outcomes import Outcome
 
 
@@ -74,7 +74,10 @@ def process_next_job(
         What became of the run, or None when no job was due.
 
     Raises:
+        TypeError: An option has the wrong type.
+        ValueError: An option has a value out of bounds.
         TablesMissing: The tables are not there; the message says what to type.
+        DatabaseNotSupported: The server is too old, the SQLite database is in memory, or the database cannot hold claims.
         SQLAlchemyError: The claim failed: no job was touched.
         KeyboardInterrupt: Ctrl-C in the main thread; the job is put back.
 
@@ -102,11 +105,11 @@ def process_next_job(
 
 
 def _process_held(runtime: Runtime) -> Outcome | None:
-    check_held_once(runtime)
     watch = HeldWatch(runtime, keep_connection=False)
     held = HeldClaims(runtime, watch, keep_connection=False)
-    watch.start()
     try:
+        check_held_once(runtime)
+        watch.start()
         claimed = held.claim()
         return None if claimed is None else held.run(claimed)
     except exc.DBAPIError as error:
@@ -126,18 +129,18 @@ def _process_leased(runtime: Runtime) -> Outcome | None:
             return None
         own.close()  # the handler may need the pool's only connection; likewise nothing is kept below
         heartbeats = Heartbeats(runtime, keep_connection=False)
-        (held,) = heartbeats.add(claimed, sent_at)
+        (in_hand,) = heartbeats.add(claimed, sent_at)
         recorder = Recorder(runtime, keep_connection=False)
         heartbeats.start()
         try:
-            decision = run_held(runtime, held)
-            held.finishing = True
-            return record(runtime, recorder, held, decision)
+            decision = run_in_hand(runtime, in_hand)
+            in_hand.finishing = True
+            return record(runtime, recorder, in_hand, decision)
         except KeyboardInterrupt as interruption:
-            recorder.record([Recording(Decision(claimed=held.claimed, verdict="release", exception=interruption))])
+            recorder.record([Recording(Decision(claimed=in_hand.claimed, verdict="release", exception=interruption))])
             raise
         finally:
-            heartbeats.remove(held)
+            heartbeats.remove(in_hand)
             heartbeats.stop()
     finally:
         own.close()
@@ -175,25 +178,25 @@ def claim_leased(runtime: Runtime, own: OwnConnection, *, limit: int) -> list[Cl
     return taken
 
 
-def run_held(runtime: Runtime, held: Held, stopping: threading.Event | None = None) -> Decision:
+def run_in_hand(runtime: Runtime, in_hand: InHand, stopping: threading.Event | None = None) -> Decision:
     """Run a job in hand, unless its lease is no longer ours. `stopping`: the worker's own flag, looked at once more.
 
     **Transaction:** that of `job.session`, if the handler uses it.
     """
-    if held.lost or held.valid_until <= time.monotonic():
-        return Decision(claimed=held.claimed, verdict="release")
-    started = start(runtime, held.claimed)
+    if in_hand.lost or in_hand.valid_until <= time.monotonic():
+        return Decision(claimed=in_hand.claimed, verdict="release")
+    started = start(runtime, in_hand.claimed)
     if isinstance(started, Decision):
         return started
-    held.running = started
-    if held.lost or (stopping is not None and stopping.is_set()):  # since the caller looked
+    in_hand.running = started
+    if in_hand.lost or (stopping is not None and stopping.is_set()):  # since the caller looked
         started._stop.set()
-    return run(runtime, held.claimed, started)
+    return run(runtime, in_hand.claimed, started)
 
 
-def record(runtime: Runtime, recorder: Recorder, held: Held, decision: Decision) -> Outcome:
+def record(runtime: Runtime, recorder: Recorder, in_hand: InHand, decision: Decision) -> Outcome:
     """Record the decision, trying again while the lease is prolonged, or for as long as one lasts."""
     first = time.monotonic()
     return record_until(
-        runtime, recorder, Recording(decision), lambda: max(held.valid_until, first + runtime.lease.total_seconds())
+        runtime, recorder, Recording(decision), lambda: max(in_hand.valid_until, first + runtime.lease.total_seconds())
     )

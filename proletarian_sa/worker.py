@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 MOST_THREADS: Final = 1000
 SHORTEST_INTERVAL: Final = 0.01  # seconds between polls
+LONGEST_WAIT: Final = dt.timedelta(days=30)  # threads wait for up to 49 days on Windows
 
 
 class QueueWorker:
@@ -116,8 +117,8 @@ class QueueWorker:
             raise ValueError(f"worker_threads must be 1 to {MOST_THREADS}, not {worker_threads}.")
         if not isinstance(install_signal_handlers, bool):
             raise TypeError(f"install_signal_handlers must be True or False, not {install_signal_handlers!r}.")
-        for name, callback in (("on_polling_error", on_polling_error), ("on_shutdown", on_shutdown)):
-            check_callback(callback, name)
+        check_callback(on_polling_error, "on_polling_error", "error")
+        check_callback(on_shutdown, "on_shutdown")
         self._habits = Habits(
             threads=worker_threads,
             polling_interval=_seconds(polling_interval, "polling_interval", SHORTEST_INTERVAL),
@@ -201,17 +202,19 @@ class QueueWorker:
             runtime = past_stale(self._prepare, self._runtime.engine.dialect)
             crew = HeldCrew(runtime, self._habits) if runtime.claim == "held" else Crew(runtime, self._habits)
             self._signals.install()
+            call_at_exit(self.stop)
             try:
                 crew.start()
+                self._crew = crew
+                if self._stop_asked:
+                    crew.ask_to_stop()
+                self._signals.begin()
+                crew.announce()
             except BaseException:
+                forget(self.stop)
                 self._signals.remove()
+                crew.ask_to_stop()  # Ctrl-C may have come when its threads had begun already
                 raise
-            self._crew = crew
-            if self._stop_asked:
-                crew.ask_to_stop()
-            self._signals.begin()
-            crew.announce()
-            call_at_exit(self.stop)
 
     def _prepare(self) -> Runtime:
         with explained(self._runtime.engine, self._runtime.tables, "Connecting"):
@@ -240,10 +243,10 @@ class QueueWorker:
         """
         with self._signals.stopping(lambda: self.is_running):
             self._stop_asked = True
+            forget(self.stop)
             crew = self._crew
             if crew is None or not crew.is_alive():
                 return []
-            forget(self.stop)
             crew.ask_to_stop()
             seconds = self._stop_timeout if timeout is None else _seconds(timeout, "timeout")
             if crew.is_own_thread() or (timeout is None and self._signals.hurried):
@@ -263,8 +266,8 @@ class QueueWorker:
         **Transaction:** the worker's own.
         """
         with self._signals.waiting_in_run():
-            self.start()
             try:
+                self.start()
                 # A wait without end could not be interrupted on Windows.
                 while not self.join(0.5) and self.error is None and not self._signals.obeyed:
                     continue
@@ -284,4 +287,4 @@ class QueueWorker:
 
 
 def _seconds(value: Any, name: str, minimum: float = 0.0) -> float:
-    return as_timedelta(value, name, minimum=dt.timedelta(seconds=minimum)).total_seconds()
+    return as_timedelta(value, name, minimum=dt.timedelta(seconds=minimum), maximum=LONGEST_WAIT).total_seconds()

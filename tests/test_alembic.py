@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from alembic_ext.proletarian_sa import write_revision as write_our_revision
 from proletarian_sa import DatabaseIds, Job, JobIds, JobTables, check_tables, create_all, drop_all, enqueue, process_next_job
 from proletarian_sa.cli import main
-from proletarian_sa.dialects import schema_names
+from tests.catalogue import catalogue
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Engine
@@ -54,54 +54,6 @@ def write_revision(*options: str) -> Path:
     assert result.exit_code == 0, result.output
     (path,) = Path("migrations/versions").glob("*.py")
     return path
-
-
-def options_of(index: Any) -> dict[str, str]:
-    """Return an index's options of its dialect, comparable."""
-    return {key: str(value) for key, value in index.get("dialect_options", {}).items()}
-
-
-def _has_autoincrement(connection: sa.Connection, table: str) -> bool:
-    """Return whether SQLite keeps account of the greatest number that it has given."""
-    if connection.dialect.name != "sqlite":
-        return False
-    return "AUTOINCREMENT" in connection.exec_driver_sql("SELECT sql FROM sqlite_master WHERE name = ?", (table,)).scalar_one()
-
-
-def catalogue(engine: Engine, tables: JobTables) -> dict[str, Any]:
-    """Return what the database says of the two tables."""
-    found: dict[str, Any] = {}
-    with engine.connect() as connection:
-        inspector = sa.inspect(connection)
-        mysql_family = connection.dialect.name in ("mysql", "mariadb")  # older SQLAlchemy knows no table options elsewhere
-        for table in (tables.job, tables.archived_job):
-            schema = schema_names.effective_schema(connection, table.schema)
-            found[table.name] = {
-                "columns": [
-                    (
-                        column["name"],
-                        repr(column["type"]),
-                        column["nullable"],
-                        column["default"],
-                        column.get("autoincrement"),
-                        column.get("identity"),
-                    )
-                    for column in inspector.get_columns(table.name, schema)
-                ],
-                "never again": _has_autoincrement(connection, table.name),
-                "key": inspector.get_pk_constraint(table.name, schema)["constrained_columns"],
-                "indexes": [
-                    (
-                        index["name"],
-                        index["column_names"],
-                        index["unique"],
-                        options_of(index),
-                    )
-                    for index in sorted(inspector.get_indexes(table.name, schema), key=lambda one: str(one["name"]))
-                ],
-                "options": inspector.get_table_options(table.name, schema) if mysql_family else {},
-            }
-    return found
 
 
 @pytest.mark.parametrize(("options", "job_ids"), [((), None), (("--job-ids", "database"), DatabaseIds())], ids=["uuid", "database"])
@@ -239,6 +191,32 @@ def test_outside_a_project_the_message_says_where_to_go(tmp_path: Path, monkeypa
 
     assert 2 == result.exit_code
     assert "alembic init migrations" in result.output
+
+
+def test_a_file_that_is_no_alembic_ini(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A configuration that cannot be read is a short error that names it, without a traceback."""
+    monkeypatch.chdir(tmp_path)
+    Path("other.ini").write_text("no section")
+    result = CliRunner().invoke(main, ["revision", "-c", "other.ini"])
+
+    assert 1 == result.exit_code
+    assert result.output.startswith("Error: other.ini is no alembic.ini: File contains no section headers.")
+
+
+def test_with_several_databases_one_must_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the multidb template a revision that would install nothing is refused, and not left behind."""
+    monkeypatch.chdir(tmp_path)
+    alembic.command.init(Config("alembic.ini"), "migrations", template="multidb")
+    for databases in ([], ["nosuch"], ["engine1", "nosuch"]):
+        failed = CliRunner().invoke(main, ["revision", *(f"--database={name}" for name in databases)])
+        assert 1 == failed.exit_code
+        assert "Say which get the tables, --database NAME, again for more: engine1, engine2." in failed.output
+    assert [] == list(Path("migrations/versions").glob("*.py"))
+
+    written = CliRunner().invoke(main, ["revision", "--database", "engine1", "--database", "engine2"])
+    assert 0 == written.exit_code, written.output
+    (path,) = Path("migrations/versions").glob("*.py")
+    assert 4 == path.read_text().count("op.create_table(")
 
 
 def test_several_heads_are_alembics_own_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

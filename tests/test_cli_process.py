@@ -30,6 +30,8 @@ WRONG = {
     "tests.programs.no_such:make_worker": "There is no module 'tests.programs.no_such' in ",
     f"{APP}:no_such": f"'{APP}' has no 'no_such'. Name a QueueWorker, or a function that returns one.",
     f"{APP}:number": f"{APP}:number must be a QueueWorker, or a function that returns one; this is 7.",
+    f"./{APP}:make_worker": f"'./{APP}:make_worker' is not of the form MODULE:NAME",
+    f"{APP}:make_queue": f"{APP}:make_queue takes (queue). Name a QueueWorker, or a function without arguments.",
     f"{APP}:make_nothing": f"{APP}:make_nothing must be a QueueWorker, or a function that returns one; this is None.",
 }
 
@@ -45,13 +47,16 @@ def test_wrong_targets_are_explained():
 
 
 def test_wrong_options_are_explained(queue_engine, environment):
-    """A number of threads below 1 is a wrong command line; a queue name that no job can have is an error of its own."""
+    """A number of threads below 1 is a wrong command line; a queue name that no job can have, an empty one too, is an error."""
     with Command(f"{APP}:make_worker", "--threads", "0", **environment) as command:
         assert 2 == command.code()
         assert any("'--threads'" in line for line in command.output)
     with Command(f"{APP}:make_worker", "--queue", " mail", **environment) as command:
         assert 1 == command.code()
         assert "ValueError: queue ' mail' has white space at an end" in command.output[-1]
+    with Command(f"{APP}:make_worker", "--queue", "", **environment) as command:
+        assert 1 == command.code()
+        assert "ValueError: queue must have 1 to 255 characters; '' has 0." in command.output[-1]
 
 
 def test_the_applications_own_error_has_its_traceback(environment):

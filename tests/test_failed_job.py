@@ -314,7 +314,7 @@ def test_a_pool_of_one(database, app_engine, work):
 
 
 def test_the_worker_goes_on_after_callbacks_that_fail(app_engine, work):
-    """However often it raises, the worker does the next job."""
+    """Failed-job callback raises: however often, the worker does the next job."""
     gate = Gate()
     gate.open.set()
     worker, seen = work(lambda job: fail(job) if job.payload else gate(job), app_engine, failed_job=raises_after_writes)

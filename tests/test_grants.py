@@ -7,8 +7,8 @@ import sqlalchemy as sa
 
 from proletarian_sa import JobTables, create_all
 from proletarian_sa.cli import main
+from tests.native_client import native_client
 from tests.roles import printed, refused, set_password
-from tests.servers.programs import find_program
 
 POSTGRESQL = """\
 -- Gives rights on the tables of proletarian-sa. To be run by the owner of the tables or an administrator, in the \
@@ -149,6 +149,8 @@ def test_any_names_in_the_native_client(database, suffix: str):
     """Names that must be quoted are: the text runs unchanged in the database's own client, twice, and gives rights to that role."""
     role = database.new_role(suffix)
     client = native_client(database)
+    if client is None:
+        pytest.skip("no native client")
     tables = JobTables(job_table=f"job{suffix}", archived_job_table=f"done{suffix}")
     create_all(database.create_engine(), tables=tables)
     names = ("--job-table", tables.job.name, "--archived-job-table", tables.archived_job.name)
@@ -160,20 +162,6 @@ def test_any_names_in_the_native_client(database, suffix: str):
     with database.create_engine_as(role).begin() as connection:
         assert [] == connection.execute(sa.select(tables.job)).all()
         assert 0 == connection.execute(sa.delete(tables.job)).rowcount
-
-
-def native_client(database) -> list[str]:
-    """Return the command of the client that stops at the first error."""
-    url = database.url
-    postgresql = url.get_backend_name() == "postgresql"
-    program = find_program("psql" if postgresql else "mysql") or find_program("mariadb")
-    if program is None:
-        pytest.skip("no native client")
-    if postgresql:
-        target = url.set(drivername="postgresql").render_as_string(hide_password=False)
-        return [str(program), "--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", target]
-    options = [f"--host={url.host}", f"--port={url.port}", f"--user={url.username}", f"--password={url.password}"]
-    return [str(program), "--no-defaults", "--protocol=tcp", "--default-character-set=utf8mb4", *options, str(url.database)]
 
 
 def test_the_command_is_listed():

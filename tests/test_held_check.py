@@ -7,14 +7,18 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from proletarian_sa import (
+    ArchivedJobMixin,
     ConstantIds,
     DatabaseIds,
     DatabaseNotSupported,
+    JobMixin,
     JobTables,
     ManualClock,
     QueueWorker,
+    TablesMissing,
     create_all,
     default_tables,
     enqueue,
@@ -260,3 +264,35 @@ def test_what_a_server_says_of_itself(version, comment, variables, reason):
     else:
         assert reason in found
         assert found.endswith("Use claim='leased'.")
+
+
+def test_the_probe_on_a_model_that_wants_more_columns(database, engine):
+    """Where the application's own columns or constraints refuse the probe's row, held claims work all the same."""
+    database.require("row_locks")
+
+    class Base(DeclarativeBase):
+        pass
+
+    class Task(JobMixin, Base):
+        __job_schema__ = None
+        tenant: Mapped[str] = mapped_column(sa.String(10))
+
+    class DoneTask(ArchivedJobMixin, Base):
+        __job_schema__ = None
+        tenant: Mapped[str] = mapped_column(sa.String(10))
+
+    tables = JobTables(job=Task, archived_job=DoneTask)
+    create_all(engine, tables=tables)
+    with Session(engine) as session, session.begin():
+        session.add(Task(job_type="work", tenant="a"))
+    start(engine, tables=tables, queue="another")
+
+    assert "succeeded" == step(engine, tables=tables).status
+    assert 0 == engine.pool.checkedout()
+
+
+def test_a_step_without_tables_says_what_to_type(database, engine):
+    """The probe comes before the first claim, and explains missing tables as that does."""
+    database.require("row_locks")
+    with pytest.raises(TablesMissing, match="proletarian-sa revision"):
+        step(engine)

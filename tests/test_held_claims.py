@@ -134,7 +134,7 @@ def test_nothing_is_written_before_the_finish(database, queue_engine):
 
 
 def test_no_transaction_is_open_between_polls(database, queue_engine, work):
-    """C029: an idle worker with held claims has no transaction open, after all of its threads had jobs."""
+    """Idle transactions: an idle worker with held claims has no transaction open, after all of its threads had jobs."""
     database.require("row_locks")
     numbers: list[int] = []
     engine = database.create_engine(pool_size=10)
@@ -266,7 +266,7 @@ def plans_of_a_claim(engine, held):
 
 @pytest.mark.parametrize("rows", [3, 1000])
 def test_a_claim_locks_about_one_row(database, queue_engine, rows):
-    """C020: a held claim locks the row it returns, and none that it looked at."""
+    """SKIP LOCKED serialises: a held claim locks the row it returns, and none that it looked at."""
     database.require("lock_table")
     engine, held = own(queue_engine), held_of(queue_engine)
     with engine.begin() as connection:
@@ -282,7 +282,7 @@ def test_a_claim_locks_about_one_row(database, queue_engine, rows):
 
 
 def test_four_jobs_at_once(database, queue_engine, work):
-    """C020: with ten due jobs four workers run four at the same time."""
+    """SKIP LOCKED serialises: with ten due jobs four workers run four at the same time."""
     database.require("row_locks")
     gate = Gate()
     for _ in range(10):
@@ -317,7 +317,7 @@ def test_an_interrupted_job_is_as_if_it_had_not_begun(database, app_engine):
 
 
 def test_a_row_that_is_deleted_from_outside_waits_for_the_claim(database, queue_engine):
-    """C031: whoever deletes the row of a running job waits for its end, and the job is done once."""
+    """Row changed from outside: whoever deletes the row of a running job waits for its end, and the job is done once."""
     database.require("row_locks")
     job_id = add(queue_engine)
     done = threading.Event()

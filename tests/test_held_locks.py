@@ -18,7 +18,7 @@ PRODUCERS = 8
 
 @pytest.mark.parametrize("kinds", [("held", "held"), ("held", "leased")])
 def test_producers_and_workers_that_meet_no_deadlock(database, app_engine, work, kinds):
-    """C018, C019: producers on a nearly empty queue meet neither deadlock nor time-out, and no claim or finish does."""
+    """Deadlock of enqueue and claim: on a nearly empty queue neither producers nor claims and finishes meet one, or a time-out."""
     database.require("row_locks")
     business, seen = Business(impatient_engine(database, PRODUCERS)), Recorder()
     workers = [
@@ -38,7 +38,7 @@ def test_producers_and_workers_that_meet_no_deadlock(database, app_engine, work,
 
 
 def test_retries_and_failures_under_load(database, queue_engine, work):
-    """C018: short jobs that fail, are retried and succeed, in two workers of four threads: each archived once, no deadlock."""
+    """Deadlock on finish and claim: jobs that fail, are retried and succeed, in two workers of four threads: each archived once."""
     database.require("row_locks")
     count, seen = scaled(60), Recorder()
 
@@ -62,7 +62,7 @@ def test_retries_and_failures_under_load(database, queue_engine, work):
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_databases_default_isolation(database, app_engine, work, level):
-    """C026: with a stricter default of the database's no held claim, job or enqueue fails for it."""
+    """Serialization failure in the claim: with a stricter default of the database's no held claim, job or enqueue fails for it."""
     database.require("row_locks", "default_isolation")
     set_default(database, app_engine, level)
     assert_quiet(run_a_load(app_engine, [database.create_engine() for _ in range(4)], work, claim="held"))

@@ -40,7 +40,7 @@ def holder(engine, numbers):
 
 
 def test_a_handler_learns_that_its_connection_is_lost(database, queue_engine, work):
-    """C033 (c): `stopping` becomes true within seconds, an event says why, and thread and worker go on."""
+    """Lost connection: `stopping` becomes true within seconds, an event says why, and thread and worker go on."""
     database.require("row_locks")
     engine, numbers = backends(database)
     told, first = threading.Event(), threading.Event()
@@ -281,7 +281,7 @@ def test_a_lapsed_lease_that_a_held_claim_loses_too(database, queue_engine):
 
 
 def test_connections_killed_under_load(database, app_engine, work):
-    """C033: killed at random moments, every job ends up done once, its effects there exactly once, and the worker goes on."""
+    """Lost connection: killed at random moments, every job is done once, its effects there exactly once; the worker goes on."""
     database.require("row_locks")
     engine, numbers = backends(database)
     count = 40

@@ -153,3 +153,34 @@ def test_the_error_explains_an_ended_transaction(app_engine):
 
         assert isinstance(outcome.exception, SessionNotYours | TransactionLost)
         assert "transaction" in str(outcome.exception)
+
+
+def test_hooks_that_go_on_adding_objects(app_engine):
+    """What hooks of the application's session add after a flush is in the same commit: the archiving comes after all of it."""
+    add(app_engine)
+    names, inserted = ["second", "third"], []
+
+    class AppSession(Session):
+        """Adds another object after each flush."""
+
+    def add_one_more(session, _context):
+        if names:
+            session.add(User(name=names.pop(0)))
+
+    def watch(_connection, _cursor, statement, *_):
+        if "INSERT INTO" in statement:
+            inserted.append(default_tables.archived_job.name if "archived_job" in statement else "user")
+
+    sa.event.listen(AppSession, "after_flush_postexec", add_one_more)
+    sa.event.listen(app_engine, "before_cursor_execute", watch)
+    outcome = process_next_job(
+        app_engine,
+        lambda job: job.session.add(User(name="first")),
+        handler_mode="advanced",
+        session_factory=lambda: AppSession(app_engine),
+    )
+
+    assert "succeeded" == outcome.status
+    assert ["user", "user", "user", "archived_job"] == inserted[-4:]
+    with Session(app_engine) as session:
+        assert {"first", "second", "third"} == set(session.scalars(sa.select(User.name)))

@@ -153,7 +153,7 @@ def test_ddl_in_the_handler(app_engine):
 
 @pytest.mark.parametrize("swallowed", [False, True], ids=["travels", "swallowed"])
 def test_a_connection_killed_in_the_handler(database, app_engine, swallowed):
-    """C033 (c), kind "lost connection": nothing stays of that run, the job runs again, and the next transaction is a good one."""
+    """Lost connection: nothing stays of that run, the job runs again, and the next transaction is a good one."""
     database.require("server")
     seen = Recorder()
     add(app_engine)
@@ -182,7 +182,7 @@ def test_a_connection_killed_in_the_handler(database, app_engine, swallowed):
 
 @pytest.mark.parametrize("moment", ["before the first statement", "after the last statement"])
 def test_a_connection_killed_around_the_handler(database, app_engine, moment):
-    """C033 (b) and (c): killed before the handler's first statement, or after its last."""
+    """Lost connection: killed before the handler's first statement, or after its last."""
     database.require("server")
     add(app_engine)
 
@@ -330,7 +330,7 @@ def test_a_late_failure_is_refused_too(app_engine, end):
 
 
 def test_a_job_row_locked_by_its_own_handler(database, app_engine):
-    """C031: a handler that touches its own job's row through `job.session` does not stand in its own way."""
+    """Row changed from outside: a handler that touches its own job's row through `job.session` does not stand in its own way."""
     job_id = add(app_engine)
     table = default_tables.job
 
@@ -340,3 +340,32 @@ def test_a_job_row_locked_by_its_own_handler(database, app_engine):
 
     assert "succeeded" == process_next_job(app_engine, handler, handler_mode="advanced").status
     assert ["{}"] == [row.headers for row in archived(app_engine)]
+
+
+@pytest.mark.parametrize("claim", ["leased", "held"])
+def test_an_outage_right_after_the_commit(database, app_engine, claim):
+    """Lost connection: what `job.session` has committed with its job is told as success without asking the database again."""
+    if claim == "held":
+        database.require("row_locks")
+    add(app_engine)
+    is_away = []
+
+    class AppSession(Session):
+        """Its database is away once it has committed."""
+
+    def refuse_connections(*_):
+        if is_away:
+            raise AssertionError("connected once more")
+
+    sa.event.listen(AppSession, "after_commit", is_away.append)
+    sa.event.listen(app_engine, "checkout", refuse_connections)
+    outcome = process_next_job(
+        app_engine,
+        lambda job: job.session.add(User(name="effect")),
+        handler_mode="advanced",
+        claim=claim,
+        session_factory=lambda: AppSession(app_engine),
+    )
+
+    assert "succeeded" == outcome.status
+    assert 1 == len(is_away)

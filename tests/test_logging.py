@@ -1,11 +1,13 @@
 """The logging sink: quiet at INFO, one ERROR record per failed attempt, no payloads."""
 
+import datetime as dt
 import logging
 
 import pytest
 import sqlalchemy as sa
 
-from proletarian_sa import JobInterrupted, JobRegistry, RetryStrategy, default_tables, process_next_job
+from proletarian_sa import JobInterrupted, JobRegistry, RetryStrategy, default_tables, events, process_next_job
+from proletarian_sa.log import log_event
 from tests.observing import add, change, end_session, session_id
 
 SECRET = "s3cr3t-payload"  # noqa: S105 - what must not be logged
@@ -120,6 +122,37 @@ def test_a_killed_connection_is_told_with_its_cause(database, queue_engine, capl
     assert "WARNING" == record.levelname
     assert "the database ended the transaction of job.session; the job runs again: " in record.getMessage()
     assert str(record.exc_info[1].orig)[:40] in record.getMessage()
+
+
+def test_a_pool_that_has_no_connection_is_told_as_that(database, queue_engine, caplog):
+    """Cause hidden: a `job.session` that got no connection is one WARNING that blames the pool, without a traceback."""
+    engine = database.create_engine(pool_size=1, max_overflow=0, pool_timeout=0.01)
+    add(queue_engine)
+
+    def handler(job):
+        with engine.connect():
+            job.session.execute(sa.text("SELECT 1"))
+
+    assert "retrying" == process_next_job(engine, handler, handler_mode="advanced").status
+
+    (record,) = [record for record in caplog.records if record.name == "proletarian_sa"]
+    assert "WARNING" == record.levelname
+    assert "job.session got no connection from the pool; the job runs again: TimeoutError: QueuePool limit" in record.getMessage()
+    assert record.exc_info is None
+
+
+def test_waiting_for_a_pool_has_no_traceback(caplog):
+    """Log flood: a claim that got no connection from the pool is one line, each time that it begins."""
+    error = sa.exc.TimeoutError("QueuePool limit of size 1 overflow 0 reached")
+    log_event(
+        events.TransientErrorMet(
+            worker_id="w", activity="claiming jobs", exception=error, retry_in=dt.timedelta(seconds=0.1), consecutive=1
+        )
+    )
+
+    (record,) = caplog.records
+    assert "claiming jobs: TimeoutError: QueuePool limit" in record.getMessage()
+    assert record.exc_info is None
 
 
 def test_a_lost_job_is_a_warning(queue_engine, caplog):

@@ -142,15 +142,9 @@ def choose_and_exit(_job, _exception):
     raise SystemExit(1)
 
 
-def choose_with_too_few_arguments():
-    """Take other arguments than a retry function is given."""
-    return RetryStrategy(retries=5)
-
-
 NONSENSE = {
     "raises": choose_and_raise,
     "exits": choose_and_exit,
-    "arguments": choose_with_too_few_arguments,
     "number": lambda job, exception: 3,
     "true": lambda job, exception: True,
     "unprintable": lambda job, exception: Unprintable(),

@@ -261,7 +261,7 @@ def search_path(engine: sa.Engine, path: str) -> Iterator[sa.Connection]:
 
 
 def test_the_search_path_of_a_tenant(database: Any, queue_engine: sa.Engine):
-    """Neither a tenant's table of the same name first in the search path nor an empty path leads anywhere else."""
+    """search_path: neither a tenant's table of the same name first in the search path nor an empty path leads anywhere else."""
     if queue_engine.dialect.name != "postgresql":
         pytest.skip("no search path")
     tenant = database.create_schema()
@@ -315,7 +315,7 @@ OtherBase.registry._class_registry["Job"] = OtherBase.registry._class_registry.p
 
 
 def test_an_application_with_a_job_of_its_own(engine: sa.Engine):
-    """A class `Job` and a table `job` of the application's live beside ours: in another schema, or under other names."""
+    """Name clash with the application: a class `Job` and a table `job` of the application's live beside ours."""
     tables = default_tables if default_schema(engine) else JobTables(job_table="queue_job", archived_job_table="queue_archived_job")
     OtherBase.metadata.create_all(engine)
     create_all(engine, tables=tables)

@@ -26,7 +26,7 @@ def tenants(engine: sa.Engine, database: Any) -> list[str]:
 
 @pytest.mark.parametrize("path", ["''", "the tenant's"])
 def test_a_path_that_everybody_has(engine: sa.Engine, database: Any, tenants: list[str], path: str, work: Any):
-    """With an empty path, or a tenant's, for every connection of the database, all steps use the schema that was configured."""
+    """search_path: with an empty one, or a tenant's, for every connection, all steps use the schema that was configured."""
     with engine.begin() as connection:
         connection.exec_driver_sql(
             f"ALTER DATABASE {database.url.database} SET search_path TO {path if path == chr(39) * 2 else tenants[0]}"
@@ -48,7 +48,7 @@ def test_a_path_that_everybody_has(engine: sa.Engine, database: Any, tenants: li
 
 
 def test_a_path_for_each_request(queue_engine: sa.Engine, tenants: list[str]):
-    """A session whose connection is sent to a tenant enqueues where it was configured, and queries find the same jobs."""
+    """search_path: a session that is sent to a tenant enqueues where it was configured, and queries find the same jobs."""
     ids = set()
     for tenant in tenants:
         with search_path(queue_engine, tenant) as connection, Session(connection) as session:
@@ -61,7 +61,7 @@ def test_a_path_for_each_request(queue_engine: sa.Engine, tenants: list[str]):
 
 
 def test_without_a_schema_each_path_has_its_queue(engine: sa.Engine, database: Any, tenants: list[str]):
-    """`schema=None`: tables are created, filled and emptied where each connection's path leads."""
+    """search_path with `schema=None`: tables are created, filled and emptied where each connection's path leads."""
     tables = JobTables(schema=None, job_table="queue_job", archived_job_table="queue_archived_job")
     engines = {tenant: database.create_engine(connect_args={"options": f"-c search_path={tenant}"}) for tenant in tenants}
     for tenant, pathed in engines.items():

@@ -297,7 +297,7 @@ def test_an_archive_row_that_is_there_is_replaced(queue_engine):
 @pytest.mark.leased
 @pytest.mark.parametrize("handler", [succeed, fail, interrupt], ids=["success", "failure", "release"])
 def test_a_row_that_vanished_is_an_event(queue_engine, handler):
-    """C031, kind "row changed from outside": a job that was deleted while it ran ends as lost, and nothing is archived."""
+    """Row changed from outside: a job that was deleted while it ran ends as lost, and nothing is archived."""
     seen = Recorder()
     job_id = add(queue_engine)
 
@@ -315,7 +315,7 @@ def test_a_row_that_vanished_is_an_event(queue_engine, handler):
 
 @pytest.mark.leased
 def test_a_due_time_changed_from_outside_is_kept(queue_engine):
-    """C031: a due time that is changed while the job runs changes nothing for this run, and reaches the archive."""
+    """Row changed from outside: a due time changed while the job runs changes nothing for this run, and reaches the archive."""
     job_id = add(queue_engine)
 
     process_next_job(queue_engine, lambda *_: change(queue_engine, job_id, process_at=START))

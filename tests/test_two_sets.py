@@ -35,7 +35,7 @@ def two_sets(database: Any, layout: str) -> list[JobTables]:
 
 @pytest.mark.parametrize("layout", ["one schema", "two schemas"])
 def test_no_worker_runs_the_jobs_of_the_other_set(database: Any, engine: sa.Engine, work: Any, layout: str):
-    """Workers of two sets, under the same queue name and at the same time, each run the jobs of their own set and no others."""
+    """Name clash of two sets: their workers, under one queue name and at the same time, run the jobs of their own set only."""
     sets = two_sets(database, layout)
     ids: list[set[uuid.UUID]] = []
     for tables in sets:
@@ -136,7 +136,7 @@ proletarian_sa.Job(job_type="x"), other.Job(job_type="x"), Job(id=1)
 
 @pytest.mark.parametrize("order", [(APPLICATION, LIBRARY), (LIBRARY, APPLICATION)], ids=["before", "after"])
 def test_the_order_of_imports(order: tuple[str, str]):
-    """Whichever is imported first, the application's `Job`, found by that word in its relationships, and ours are apart."""
+    """Name clash with the application: whichever is imported first, its `Job`, named in its relationships, and ours are apart."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", "".join(order) + CHECKS], capture_output=True, text=True, check=False
     )

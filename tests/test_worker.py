@@ -152,7 +152,7 @@ class Refused(BaseException):
 
 @pytest.mark.parametrize("exception", [ValueError, SystemExit, Refused])
 def test_a_sink_that_raises_ends_no_thread(queue_engine, work, exception):
-    """C039: a sink that raises at every event costs neither a job nor a thread."""
+    """A sink that raises at every event costs neither a job nor a thread."""
     seen = Recorder()
 
     def sink(event):
@@ -283,7 +283,7 @@ def test_options_can_be_replaced(queue_engine, work):
 
 @pytest.mark.leased
 def test_rows_deleted_or_changed_from_outside_stop_nobody(queue_engine, work):
-    """C031: a job deleted while it runs is an event, and the worker goes on with the next."""
+    """Row changed from outside: a job deleted while it runs is an event, and the worker goes on with the next."""
     gate = Gate()
     worker, seen = work(gate)
     job_id = add(queue_engine)

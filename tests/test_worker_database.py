@@ -42,7 +42,7 @@ def kill(engine, numbers):
 
 
 def test_an_idle_worker_has_no_transaction_open(database, queue_engine, work):
-    """C029, kind "idle transactions": between polls no connection of the worker is in a transaction."""
+    """Idle transactions: between polls no connection of the worker is in a transaction."""
     database.require("server")
     engine, numbers = watched(database)
     worker, seen = work(lambda job: job.session, engine, worker_threads=2)
@@ -57,7 +57,7 @@ def test_an_idle_worker_has_no_transaction_open(database, queue_engine, work):
 
 
 def test_a_job_without_a_session_holds_no_transaction(database, queue_engine, work):
-    """C029, C027: while a handler runs that does not use `job.session`, no transaction is open for it."""
+    """Idle transactions: while a handler runs that does not use `job.session`, no transaction is open for it."""
     database.require("server")
     begun, go = threading.Event(), threading.Event()
     engine, numbers = watched(database)
@@ -73,7 +73,7 @@ def test_a_job_without_a_session_holds_no_transaction(database, queue_engine, wo
 
 
 def test_connections_killed_while_idle(database, queue_engine, work):
-    """C033 (a), C040: the next poll works, quietly, and no job or attempt is lost."""
+    """Lost connection: the next poll works, quietly, and no job or attempt is lost."""
     database.require("server")
     engine, numbers = watched(database)
     worker, seen = work(lambda job: None, engine)
@@ -90,7 +90,7 @@ def test_connections_killed_while_idle(database, queue_engine, work):
 
 
 def test_connections_killed_under_load(database, queue_engine, work):
-    """C033: killed at random moments, every job ends up done once, its effects there exactly once, and the worker goes on."""
+    """Lost connection: killed at random moments, every job is done once, its effects there exactly once; the worker goes on."""
     database.require("server")
     Base.metadata.create_all(queue_engine)
     engine, numbers = watched(database)
@@ -214,7 +214,7 @@ def make_stale(engine, numbers, count=4):
 
 
 def test_stale_connections_in_the_pool_cost_no_attempt(database, queue_engine):
-    """C040, kind "stale pooled connections": `job.session` and the finish get past what the server has ended meanwhile, quietly."""
+    """Stale pooled connections: `job.session` and the finish get past what the server has ended meanwhile, quietly."""
     database.require("server")
     seen = Recorder()
     engine, numbers = watched(database)
@@ -231,7 +231,7 @@ def test_stale_connections_in_the_pool_cost_no_attempt(database, queue_engine):
 
 
 def test_a_worker_starts_on_stale_connections(database, queue_engine, work):
-    """C040: a worker that starts on a pool whose connections the server has ended works all the same."""
+    """Stale pooled connections: a worker that starts on a pool whose connections the server has ended works all the same."""
     database.require("server")
     engine, numbers = watched(database)
     make_stale(engine, numbers)
@@ -245,7 +245,7 @@ def test_a_worker_starts_on_stale_connections(database, queue_engine, work):
 
 
 def test_one_step_on_stale_connections_raises_an_error_of_sqlalchemy(database, queue_engine):
-    """C040: `process_next_job` gets past them, or raises SQLAlchemy's error without having touched a job."""
+    """Stale pooled connections: `process_next_job` gets past them, or raises SQLAlchemy's error without having touched a job."""
     database.require("server")
     engine, numbers = watched(database)
     make_stale(engine, numbers)

@@ -92,7 +92,7 @@ def test_a_job_whose_lease_was_lost_is_still_told_as_running(queue_engine, work)
 
 
 def test_a_handler_that_blocks_its_own_row(database, queue_engine, work):
-    """C031: a handler that locks its own job's row on another connection holds up its heartbeat, but no other job."""
+    """Row changed from outside: a handler that locks its own job's row elsewhere holds up its heartbeat, but no other job."""
     database.require("row_locks")
     begun, go = threading.Event(), threading.Event()
     table = default_tables.job
@@ -115,7 +115,7 @@ def test_a_handler_that_blocks_its_own_row(database, queue_engine, work):
 
 
 def test_a_row_locked_from_outside_holds_up_only_its_own_job(database, queue_engine, work):
-    """C031: an outcome that waits for somebody's lock waits alone: other outcomes are recorded meanwhile."""
+    """Row changed from outside: an outcome that waits for somebody's lock waits alone: other outcomes are recorded meanwhile."""
     database.require("row_locks")
     ran = threading.Event()
     table = default_tables.job

@@ -47,7 +47,7 @@ def write_revision(
         The path of the new file.
 
     Raises:
-        ValueError: There are no such `job_ids`.
+        ValueError: There are no such `job_ids`, no such names of tables, or no such databases in the project.
         CommandError: Alembic's own: no such project, several heads, no such head.
 
     **Transaction:** nothing: reads and writes files.
@@ -63,7 +63,12 @@ def write_revision(
     script = directory.generate_revision(rev_id(), message, head=head, refresh=True, config=config, **arguments)
     if script is None:
         raise RuntimeError("Alembic wrote no revision.")
-    return Path(script.path)
+    path = Path(script.path)
+    if path.read_text(encoding="utf-8").count(upgrade.partition("\n")[0]) < max(1, len(databases)):
+        path.unlink()
+        known = config.get_main_option("databases") or "those that script.py.mako knows"
+        raise ValueError(f"The project has several databases. Say which get the tables, --database NAME, again for more: {known}.")
+    return path
 
 
 def _literals(schema: str | None, job_table: str, archived_job_table: str) -> dict[str, str]:

@@ -11,10 +11,10 @@ import enum
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import sqlalchemy as sa
-from sqlalchemy import exc
 
 from proletarian_sa.claimed import ClaimedJob, Finish
 from proletarian_sa.dialects.counting import MOST_COUNTED
+from proletarian_sa.dialects.judgement import Judgement
 from proletarian_sa.due import due_time
 from proletarian_sa.types import UTCDateTime, current_time, delay_type, later, latest, statement_time
 
@@ -38,7 +38,7 @@ class Archived(enum.Enum):
     LOST = "lost"  # the claim no longer owns the job: nothing was written
 
 
-class Statements:
+class Statements(Judgement):
     """The statements of one pair of tables on one database, built once.
 
     Attributes:
@@ -336,44 +336,6 @@ class Statements:
 
     def check_constraints(self, connection: Connection) -> None:
         """Let deferred constraints speak now, where there are any."""
-
-    # Errors
-
-    def is_transient(self, error: BaseException) -> bool:
-        """Return whether the same statement may succeed later: a matter of waiting, not of mending."""
-        if isinstance(error, exc.TimeoutError):  # the pool's
-            return True
-        if not isinstance(error, exc.DBAPIError) or error.orig is None:
-            return False
-        return error.connection_invalidated or self._transient_code(error.orig)
-
-    def is_transaction_death(self, error: BaseException) -> bool:
-        """Return whether the database ended the transaction for a reason that lies outside it."""
-        if not isinstance(error, exc.DBAPIError) or error.orig is None:
-            return False
-        return error.connection_invalidated or self._death_code(error.orig)
-
-    def _transient_code(self, error: BaseException) -> bool:
-        raise NotImplementedError
-
-    def _death_code(self, error: BaseException) -> bool:
-        raise NotImplementedError
-
-    def has_waited(self, error: BaseException) -> bool:
-        """Return whether a statement was given up because it waited for too long, for a locked row most likely."""
-        return False
-
-    def is_missing_table(self, error: BaseException) -> bool:
-        """Return whether a table is not there."""
-        raise NotImplementedError
-
-    def is_foreign_key_violation(self, error: BaseException) -> bool:
-        """Return whether a foreign key refused it."""
-        raise NotImplementedError
-
-    def is_lost_savepoint(self, error: BaseException) -> bool:
-        """Return whether a savepoint is gone: the database, or DDL, ended the transaction under it."""
-        raise NotImplementedError
 
 
 def dotted(version: tuple[Any, ...]) -> str:

@@ -90,7 +90,7 @@ class MySQLStatements(TwoStepArchive):
             .ordered_values(*self._claimed_values_in_order())
         )
         self._taken = sa.select(columns.job_id).where(columns.job_id.in_(ids), columns.claimed_by == sa.bindparam("token"))
-        self._held = (
+        self._lock_owned = (
             sa.select(columns.job_id, columns.claimed_by)
             .with_hint(job, by_key)
             .where(columns.job_id.in_(ids), columns.claimed_by.in_(sa.bindparam("tokens", expanding=True)))
@@ -136,7 +136,7 @@ class MySQLStatements(TwoStepArchive):
 
     def _prolong(self, connection: Connection, jobs: Sequence[ClaimedJob], lease: dt.timedelta) -> set[tuple[Any, str]]:
         ids, tokens = [job.job_id for job in jobs], list({job.token for job in jobs})
-        rows = connection.execute(self._held, {"ids": ids, "tokens": tokens}).all()
+        rows = connection.execute(self._lock_owned, {"ids": ids, "tokens": tokens}).all()
         if rows:
             connection.execute(self._beat, {**self.times(lease=lease), "ids": [row.job_id for row in rows]})
         return {(row[0], row[1]) for row in rows}

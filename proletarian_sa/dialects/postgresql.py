@@ -80,15 +80,15 @@ class PostgreSQLStatements(Statements):
         # Ids and tokens are joined: a constant token beside an array of ids made the planner scan the table. No order is needed
         # against deadlocks, because a locked row is never waited for.
         beats = self._unnest("ids", "tokens")
-        held = (
+        owned = (
             sa.select(columns.job_id)
             .where(self._key_is(beats.c.ids), columns.claimed_by == beats.c.tokens)
             .with_for_update(skip_locked=True, of=job)
-            .cte("held")
+            .cte("owned")
         )
         self._beat = (
             sa.update(job)
-            .where(self._key_is(held.c.job_id))
+            .where(self._key_is(owned.c.job_id))
             .values(lease_until=self._after("lease"))
             .returning(columns.job_id, columns.claimed_by)
         )

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import exc
-from sqlalchemy.orm import scoped_session, sessionmaker
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from proletarian_sa import JobRegistry, events
 from tests.helpers import wait_until
@@ -165,3 +165,35 @@ def swallowed_outside(session):
         violate(session, swallow=True)
 
     return handler
+
+
+class LoudlyClosed(Session):
+    """Raises once it is closed, as a hook of the application's may."""
+
+    def close(self):
+        """Close, and raise."""
+        super().close()
+        raise ValueError("hook")
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError], ids=["success", "failure"])
+def test_a_session_whose_close_raises(app_engine, work, error):
+    """Handler leaves a broken session: where closing it raises, the outcome stands, an event tells, and the worker goes on."""
+
+    def handler(job):
+        job.session.add(User(name="effect"))
+        if error:
+            raise error
+
+    worker, seen = work(handler, session_factory=lambda: LoudlyClosed(app_engine))
+    ids = {add(app_engine), add(app_engine)}
+    worker.start()
+    seen.wait_for(events.JobFailed if error else events.JobSucceeded, count=2)
+    worker.stop()
+
+    assert worker.error is None
+    assert {(job_id, 1, "failure" if error else "success") for job_id in ids} == {
+        (row.job_id, row.attempts, row.status) for row in archived(app_engine)
+    }
+    assert {"hook"} == {str(event.exception) for event in seen.of(events.CallbackFailed, callback="the close of job.session")}
+    assert 0 == app_engine.pool.checkedout()

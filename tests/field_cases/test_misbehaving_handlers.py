@@ -1,12 +1,14 @@
 """Handlers that raise what nobody catches, that cannot be called, and that leave sessions of the application's own broken."""
 
 import asyncio
+import queue
 import threading
 
 import pytest
 import sqlalchemy as sa
 
-from proletarian_sa import JobRegistry, RetryStrategy, events
+from proletarian_sa import JobRegistry, RetryStrategy, default_tables, events
+from tests.claims import HELD, chosen
 from tests.helpers import wait_until
 from tests.observing import PATIENCE, add
 from tests.queue_contents import User, archived, queued
@@ -150,3 +152,26 @@ def test_what_is_no_handler_is_refused_by_the_worker(queue_engine, work):
         for options in ({}, {"handler_mode": "default"}):
             with pytest.raises(TypeError, match=r"handler|class|async def"):
                 work(handler, **options)
+
+
+def test_a_handler_that_deletes_its_own_job(app_engine, work):
+    """In `job.session` that is refused and undone. A held run has failed; a leased one is lost, and repeated after its lease."""
+    runs = queue.SimpleQueue()
+
+    def handler(job):
+        runs.put(job.attempts)
+        job.session.execute(sa.delete(default_tables.job).where(default_tables.job.c.job_id == job.job_id))
+
+    worker, seen = work(handler, worker_threads=2)
+    add(app_engine)
+    worker.start()
+    if chosen() == HELD:
+        failed = seen.wait_for(events.JobFailed)
+        (row,) = archived(app_engine)
+        assert (1, "failure") == (failed.attempt, row.status)
+        assert "has changed or deleted the row of its own job" in row.last_error
+    else:
+        seen.wait_for(events.JobLeaseLost, handler_finished=True)
+        assert [] == archived(app_engine)
+    worker.stop()
+    assert 1 == runs.qsize()

@@ -51,6 +51,11 @@ def make_slowly():
     return make_worker()
 
 
+def make_queue(queue):
+    """Take an argument that the command cannot give."""
+    return make_worker().with_options(queue=queue)
+
+
 def make_nothing():
     """Forget to return the worker."""
 

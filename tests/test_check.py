@@ -1,0 +1,372 @@
+"""`proletarian-sa check`: each difference is named, and what it says to type mends it."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from click.testing import CliRunner, Result
+
+from proletarian_sa import DatabaseIds, JobTables, TablesForeign, check_tables, create_all, default_tables, enqueue
+from proletarian_sa.cli import main
+from tests.catalogue import catalogue
+from tests.native_client import feed
+from tests.queue_contents import queued_ids
+from tests.roles import bare_role
+
+MYSQL = ("mysql", "mariadb")
+EVERYWHERE = ("postgresql", *MYSQL, "sqlite")
+NUMBERED = JobTables(job_ids=DatabaseIds())
+
+
+def check(url: Any, *arguments: str) -> Result:
+    """Run the command."""
+    text = url.render_as_string(hide_password=False) if isinstance(url, sa.URL) else url
+    return CliRunner().invoke(main, ["check", "--url", text, *arguments])
+
+
+def differences(database: Any, *arguments: str) -> dict[str, str]:
+    """Return what the command says of tables that do not fit: the lines, and what stands below each."""
+    result = check(database.url, *arguments)
+    assert (1, "", SystemExit) == (result.exit_code, result.stderr, type(result.exception)), result.output
+    found: dict[str, str] = {}
+    last = ""
+    for line in result.stdout.splitlines():
+        if line.startswith("    ") and last:
+            found[last] += line.strip()
+        else:
+            last = line
+            found[last] = ""
+    return found
+
+
+def make(database: Any, old: str, new: str, *arguments: str) -> None:
+    """Make the tables from the text of `proletarian-sa ddl`, in which something is changed."""
+    dialect = database.url.get_backend_name()
+    text = CliRunner().invoke(main, ["ddl", "--dialect", dialect, *arguments]).stdout
+    assert old in text
+    feed(database, text.replace(old, new))
+
+
+def place(database: Any) -> str:
+    """Return the job table's name with its schema."""
+    return "proletarian.job" if database.url.get_backend_name() == "postgresql" else "job"
+
+
+@pytest.mark.parametrize("job_ids", ["uuid", "database"])
+def test_what_create_all_makes_fits(database, engine, job_ids):
+    """Tables of this version fit: code 0, whoever makes the ids, and the password is not shown."""
+    create_all(engine, tables=NUMBERED if job_ids == "database" else default_tables)
+    result = check(database.url, "--job-ids", job_ids)
+
+    assert (0, "") == (result.exit_code, result.stderr), result.output
+    assert f"The tables in {engine.url!r} fit proletarian-sa " in result.stdout
+
+
+def test_names_of_ones_own_fit(database, engine):
+    """Names that must be quoted, and a schema, are found."""
+    schema = database.create_schema()
+    create_all(engine, tables=JobTables(schema=schema, job_table="j '\"%ж", archived_job_table="A;"))
+    result = check(database.url, "--schema", schema, "--job-table", "j '\"%ж", "--archived-job-table", "A;")
+
+    assert 0 == result.exit_code, result.output
+
+
+NOT_NULL_TIME = {"postgresql": "TIMESTAMP WITH TIME ZONE", "mysql": "DATETIME(6)", "mariadb": "DATETIME(6)", "sqlite": "DATETIME"}
+COLUMNS = {
+    "length": (EVERYWHERE, "queue VARCHAR(255)", "queue VARCHAR(100)", "queue: the type is VARCHAR(100), must be VARCHAR(255)."),
+    "family": (EVERYWHERE, "crashes INTEGER", "crashes BIGINT", "crashes: the type is BIGINT, must be INTEGER."),
+    "sign": (MYSQL, "crashes INTEGER", "crashes INTEGER UNSIGNED", "crashes: the type is INTEGER UNSIGNED, must be INTEGER."),
+    "zone": (
+        ("postgresql",),
+        "process_at TIMESTAMP WITH TIME ZONE",
+        "process_at TIMESTAMP",
+        "process_at: the type is TIMESTAMP WITHOUT TIME ZONE, must be TIMESTAMP WITH TIME ZONE.",
+    ),
+    "fraction": (MYSQL, "process_at DATETIME(6)", "process_at DATETIME", "process_at: the type is DATETIME, must be DATETIME(6)."),
+    "short text": (MYSQL, "payload LONGTEXT", "payload TEXT", "payload: the type is TEXT, must be LONGTEXT."),
+    "collation": (
+        MYSQL,
+        "queue VARCHAR(255)",
+        "queue VARCHAR(255) COLLATE utf8mb4_general_ci",
+        "queue: the collation is utf8mb4_general_ci, must be utf8mb4_bin.",
+    ),
+    "charset": (
+        MYSQL,
+        "headers LONGTEXT",
+        "headers LONGTEXT CHARACTER SET latin1",
+        "headers: the collation is latin1_swedish_ci, must be utf8mb4_bin.",
+    ),
+    "null": (EVERYWHERE, "attempts INTEGER NOT NULL", "attempts INTEGER", "attempts: NULL must not be allowed."),
+    "not null": (
+        EVERYWHERE,
+        "claimed_by VARCHAR(255)",
+        "claimed_by VARCHAR(255) DEFAULT 'x' NOT NULL",
+        "claimed_by: NULL must be allowed.",
+    ),
+    "missing column": (EVERYWHERE, "    crashes INTEGER,\n", "", "crashes: there is no such column."),
+}
+
+
+@pytest.mark.parametrize("case", COLUMNS)
+def test_a_difference_is_named_and_mended(database, engine, case):
+    """One line for each table says what is and what must be; what stands below it mends it, and keeps the jobs."""
+    dialects, old, new, line = COLUMNS[case]
+    if database.url.get_backend_name() not in dialects:
+        pytest.skip(f"no such difference: {case}")
+    make(database, old, new)
+    kept = set() if case == "not null" else {add(engine)}
+    found = differences(database)
+    feed(database, "\n".join(found.values()))
+    beside = {"x_before"} if database.server else {"job_before", "archived_job_before"}
+
+    expected = [f"{place(database).removesuffix('job')}{name}.{line}" for name in ("job", "archived_job")]
+    assert expected == list(found)
+    assert 0 == check(database.url).exit_code
+    assert kept == queued_ids(engine)
+    assert set(sa.inspect(engine).get_table_names()) <= {"job", "archived_job"} | beside
+
+
+def test_another_storage_engine(database):
+    """On MySQL and MariaDB a table of an engine without transactions is told and mended."""
+    if database.url.get_backend_name() not in MYSQL:
+        pytest.skip("no storage engines")
+    make(database, "(finished_at)\n)ENGINE=InnoDB", "(finished_at)\n)ENGINE=MyISAM")
+    found = differences(database)
+    feed(database, "\n".join(found.values()))
+
+    assert ["archived_job: the storage engine is MyISAM, must be InnoDB."] == list(found)
+    assert 0 == check(database.url).exit_code
+
+
+def add(engine: Any, tables: JobTables = default_tables) -> Any:
+    """Enqueue a job by its columns of old."""
+    with engine.begin() as connection:
+        return enqueue(connection, "tick", tables=tables)
+
+
+INDEXES = {
+    "columns": ("job_queue_process_at", lambda c: [c.queue], {}, "(queue), must be (queue, process_at)."),
+    "order": ("job_queue_process_at", lambda c: [c.process_at, c.queue], {}, "(process_at, queue), must be (queue, process_at)."),
+    "not unique": ("job_unique_key", lambda c: [c.unique_key], {"partial": True}, "(unique_key), must be unique (unique_key)."),
+    "unique": (
+        "job_queue_process_at",
+        lambda c: [c.queue, c.process_at],
+        {"unique": True},
+        "unique (queue, process_at), must be (queue, process_at).",
+    ),
+    "whole": (
+        "job_unique_key",
+        lambda c: [c.unique_key],
+        {"unique": True},
+        "unique (unique_key), must be unique (unique_key) where unique_key is not null.",
+    ),
+}
+
+
+def without_index(engine: Any, name: str) -> Any:
+    """Drop one of our indexes, and return its table as it is in the models."""
+    (index,) = [index for index in default_tables.job.indexes if index.name == name]
+    with engine.begin() as connection:
+        index.drop(connection)
+    return default_tables.job
+
+
+@pytest.mark.parametrize("case", INDEXES)
+def test_a_different_index_is_named_and_mended(database, queue_engine, case):
+    """Other columns, another order, uniqueness and the condition of an index are told."""
+    name, columns, options, line = INDEXES[case]
+    partial = not MYSQL.count(database.url.get_backend_name())
+    if case == "whole" and not partial:
+        pytest.skip("no partial indexes")
+    table = without_index(queue_engine, name).to_metadata(sa.MetaData())
+    table.indexes.clear()
+    options = dict(options)
+    if options.pop("partial", False):
+        where = sa.text("unique_key IS NOT NULL")
+        options |= {"postgresql_where": where, "sqlite_where": where}
+        line = (
+            line.replace(").", ") where unique_key is not null.").replace("),", ") where unique_key is not null,")
+            if partial
+            else line
+        )
+    with queue_engine.begin() as connection:
+        sa.Index(name, *columns(table.c), **options).create(connection)
+    found = differences(database)
+    feed(database, "\n".join(found.values()))
+
+    assert [f"{place(database)}: the index {name} is {line}"] == list(found)
+    assert 0 == check(database.url).exit_code
+
+
+@pytest.mark.parametrize("name", ["job_queue_process_at", "job_unique_key"])
+def test_a_missing_index_is_named_and_mended(database, queue_engine, name):
+    """An index that is not there is told, and what is typed makes the one of `create_all`."""
+    before = catalogue(queue_engine, default_tables)
+    without_index(queue_engine, name)
+    found = differences(database)
+    feed(database, "\n".join(found.values()))
+
+    assert [f"{place(database)}: there is no index {name}."] == list(found)
+    assert before == catalogue(queue_engine, default_tables)
+
+
+def test_a_unique_constraint_in_place_of_the_index(database, queue_engine):
+    """On PostgreSQL an index may belong to a constraint, and goes with that."""
+    database.require("transactional_ddl")
+    without_index(queue_engine, "job_unique_key")
+    feed(database, "ALTER TABLE proletarian.job ADD CONSTRAINT job_unique_key UNIQUE (unique_key);")
+    feed(database, "\n".join(differences(database).values()))
+
+    assert 0 == check(database.url).exit_code
+
+
+@pytest.mark.parametrize("job_ids", ["uuid", "database"])
+def test_a_missing_table_is_named_with_the_command(database, engine, job_ids):
+    """The line below a missing table is the command whose output makes it."""
+    tables = JobTables(job_table="jobs", job_ids=DatabaseIds() if job_ids == "database" else None)
+    arguments = ("--job-table", "jobs", *(["--job-ids", "database"] if job_ids == "database" else []))
+    if not database.server:
+        Path(database.url.database).touch()
+    found = differences(database, *arguments)
+    commands = set(found.values())
+    (command,) = [command for command in commands if command]
+    words = command.partition(" | ")[0].split()
+    feed(database, CliRunner().invoke(main, words[1:]).stdout)
+
+    where = place(database).removesuffix("job")
+    assert [f"{where}{name}: there is no such table." for name in ("jobs", "archived_job")] == list(found)
+    assert ["proletarian-sa", "ddl", "--dialect", database.url.get_backend_name(), *arguments] == words
+    check_tables(engine, tables=tables)
+    assert 0 == check(database.url, *arguments).exit_code
+
+
+def test_a_missing_primary_key(database, engine):
+    """Without its primary key a table does not fit; what is typed makes it."""
+    make(database, ",\n    PRIMARY KEY (job_id)", "")
+    kept = {add(engine)}
+    found = differences(database)
+    feed(database, "\n".join(found.values()))
+
+    assert f"{place(database)}: the primary key is missing, must be (job_id)." == next(iter(found))
+    assert 0 == check(database.url).exit_code
+    assert kept == queued_ids(engine)
+
+
+def test_another_primary_key(database, engine):
+    """A primary key over other columns is told, and replaced."""
+    make(database, "PRIMARY KEY (job_id)", "PRIMARY KEY (job_id, attempts)")
+    found = differences(database)
+    feed(database, "\n".join(found.values()))
+
+    assert f"{place(database)}: the primary key is (job_id, attempts), must be (job_id)." == next(iter(found))
+    assert 0 == check(database.url).exit_code
+
+
+NUMBERING = {
+    "postgresql": (" GENERATED BY DEFAULT AS IDENTITY", " NOT NULL"),
+    "mysql": (" AUTO_INCREMENT", ""),
+    "mariadb": (" AUTO_INCREMENT", ""),
+    "sqlite": (" AUTOINCREMENT", ""),
+}
+
+
+def test_ids_that_the_database_does_not_number(database, engine):
+    """Where the database must number the jobs and does not, what is typed lets it, beyond the numbers of both tables."""
+    make(database, *NUMBERING[database.url.get_backend_name()], "--job-ids", "database")
+    facts = {"queue": "q", "job_type": "t", "payload": "1", "attempts": 0}
+    with engine.begin() as connection:
+        connection.execute(NUMBERED.job.insert(), {"job_id": 7, **facts})
+        done = {"job_id": 70, **facts, "status": "success", "finished_at": sa.func.current_timestamp()}
+        connection.execute(NUMBERED.archived_job.insert().values(done))
+    found = differences(database, "--job-ids", "database")
+    feed(database, "\n".join(found.values()))
+    new = add(engine, NUMBERED)
+
+    assert [f"{place(database)}.job_id: the database does not number the rows, and must."] == list(found)
+    assert 0 == check(database.url, "--job-ids", "database").exit_code
+    assert {7, 71} == queued_ids(engine, NUMBERED) == {7, new}
+
+
+def test_numbers_are_not_given_again_by_a_table_made_anew(database, engine):
+    """A mended table goes on counting where it was, though the jobs are gone."""
+    make(database, "queue VARCHAR(255)", "queue VARCHAR(100)", "--job-ids", "database")
+    first = add(engine, NUMBERED)
+    with engine.begin() as connection:
+        connection.execute(NUMBERED.job.delete())
+    feed(database, "\n".join(differences(database, "--job-ids", "database").values()))
+
+    assert first + 1 == add(engine, NUMBERED)
+
+
+def test_a_foreign_table_is_told_as_check_tables_does(database, engine):
+    """A table of that name without the columns of old is not ours, and nothing says how to change it; likewise other ids."""
+    make(database, "    attempts INTEGER NOT NULL,\n", "")
+    found = differences(database)
+    with pytest.raises(TablesForeign) as caught:
+        check_tables(engine)
+
+    assert str(caught.value) == next(iter(found))
+    assert {""} == set(found.values())
+
+
+def test_other_ids_are_told_as_check_tables_does(database, queue_engine):
+    """Numbers where the tables have UUIDs, or the reverse."""
+    found = differences(database, "--job-ids", "database")
+    with pytest.raises(TablesForeign) as caught:
+        check_tables(queue_engine, tables=NUMBERED)
+
+    assert str(caught.value) == next(iter(found))
+
+
+def test_a_role_that_may_not_look(database, queue_engine):
+    """Where looking takes a right, nothing is said to be missing without it: the message is that about rights, code 1."""
+    database.require("roles")
+    result = check(bare_role(database).url)
+    if database.transactional_ddl:  # PostgreSQL's catalogue is open to all
+        assert 0 == result.exit_code
+        return
+
+    assert (1, "") == (result.exit_code, result.stdout), result.output
+    assert "lacks a right" in result.stderr
+
+
+def test_a_server_that_cannot_be_reached(database):
+    """Without a server behind the URL: code 1, a message without a traceback and without the password."""
+    database.require("server")
+    result = check(database.url.set(port=1, password="se(ret"))  # noqa: S106 - of nobody
+
+    assert (1, "", SystemExit) == (result.exit_code, result.stdout, type(result.exception))
+    assert re.search(r"Error: .*:\*\*\*@.* cannot be asked: .+ Is the server running", result.stderr)
+    assert "se(ret" not in result.stderr
+
+
+REFUSED = {
+    "There is no file '/nowhere/jobs.db'.": ["sqlite:////nowhere/jobs.db"],
+    "'sqlite+aiosqlite' is an async driver: give 'sqlite'.": ["sqlite+aiosqlite:///jobs.db"],
+    "proletarian-sa runs on postgresql, mysql, mariadb and sqlite, not on 'oracle'.": ["oracle://u:secret@db/app"],
+    "--url is no SQLAlchemy URL, such as postgresql+psycopg://localhost/app": ["db:secret"],
+    "--url is no SQLAlchemy URL, such as postgresql": ["nothing://u:secret@db/app"],
+    "Install the driver: pip install 'proletarian-sa[postgresql]'": ["postgresql+pg8000://u:secret@db/app"],
+    "Both tables are called 'job'": ["sqlite://", "--archived-job-table", "job"],
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_a_wrong_command_line(message: str):
+    """A URL that leads nowhere, or to nothing of ours, and names that cannot be: code 2 and what to type."""
+    result = check(*REFUSED[message])
+
+    assert (2, "") == (result.exit_code, result.stdout)
+    assert message in " ".join(result.stderr.split())
+    assert "secret" not in result.stderr
+
+
+def test_looking_makes_nothing(tmp_path):
+    """A SQLite file that is not there is not made."""
+    path = tmp_path / "jobs.db"
+    result = check(f"sqlite:///{path}")
+
+    assert 2 == result.exit_code
+    assert not path.exists()
