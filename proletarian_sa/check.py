@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from proletarian_sa.ddl import tables_on
 from proletarian_sa.dialects import schema_names, statements_for
-from proletarian_sa.dialects.definitions import DIALECTS, definitions_of
+from proletarian_sa.dialects.dialect_definitions import DIALECTS, definitions_of
 from proletarian_sa.errors import DatabaseNotSupported, TablesForeign
 from proletarian_sa.install import check_ids, check_visible, not_ours
 from proletarian_sa.job_ids import DatabaseIds
@@ -199,6 +199,8 @@ def _of_index(live: _Live, index: sa.Index) -> Iterator[Difference]:
     options = stored.get("dialect_options", {})
     rest = {key: value for key, value in options.items() if key not in _MEANINGLESS and value}
     rest |= {key: stored[key] for key in ("expressions", "column_sorting", "type", "include_columns") if stored.get(key)}
+    if rest.get("type") == "UNIQUE":  # older SQLAlchemy says it twice
+        del rest["type"]
     is_so = _spelled(stored["column_names"], unique=bool(stored["unique"]), where=definitions.where(options), rest=rest)
     if is_so != must_be:
         drop = definitions.drop_index(index, stored.get("duplicates_constraint"))

@@ -228,7 +228,7 @@ def _refuse_check(url: URL | None, error: Exception) -> NoReturn:
     if url.password:
         reason = reason.replace(str(url.password), "***")
     raise click.ClickException(
-        f"{url!r} cannot be asked: {reason}. Is the server running, and are host, port, user and database right?"
+        f"{url!r} cannot be asked. Is the server running, and are host, port, user and database right? {reason}"
     ) from error
 
 

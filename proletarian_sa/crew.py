@@ -43,6 +43,7 @@ class Crew(Lifecycle):
         self._suspects: dict[Any, float] = {}  # jobs with crashes, until they are recorded: when they were taken
         self._pace = Pace(self._threads)
         self._moved = time.monotonic()  # when a handler last took a job
+        self._refused_here = 0  # outcomes in a row that were refused to the handlers' threads
 
     def start(self) -> None:
         """Start the threads."""
@@ -75,16 +76,18 @@ class Crew(Lifecycle):
             self._fail(error)
         finally:
             self.ask_to_stop()
-        self._put_back_taken()
-        for _ in started[1:]:
-            self._inbox.put(None)
-        for thread in started[1:]:
-            thread.join()
-        if started:
-            self._outbox.put(None)
-            finisher.join()
-        self._heartbeats.stop()
-        self._end()
+        try:
+            self._put_back_taken()
+            for _ in started[1:]:
+                self._inbox.put(None)
+            for thread in started[1:]:
+                thread.join()
+            if started:
+                self._outbox.put(None)
+                finisher.join()
+        finally:
+            self._heartbeats.stop()
+            self._end()
 
     # Claim
 
@@ -222,6 +225,8 @@ class Crew(Lifecycle):
         finally:
             recorder.close()
             self._heartbeats.remove(in_hand)
+        self._refused_here = self._refused_here + recorder.refusals if recorder.refusals else 0
+        self._judge(self._refused_here)
 
     def _leave(self, in_hand: InHand, decision: Decision | None, took: float | None = None) -> None:
         """Let go of a job whose handler has returned, or was not called; an earlier claim of it makes room for a later one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from proletarian_sa.dialects import schema_names
-from proletarian_sa.dialects.definitions import DIALECTS, definitions_of
+from proletarian_sa.dialects.dialect_definitions import DIALECTS, definitions_of
 from proletarian_sa.errors import DatabaseNotSupported
 from proletarian_sa.job_ids import DatabaseIds, UUIDv7
 from proletarian_sa.models import DEFAULT_SCHEMA, JobTables

@@ -109,7 +109,9 @@ class HeldClaims:
         # The lock is lost: the outcome is recorded if nobody has had the job since.
         recorder = Recorder(self._runtime, keep_connection=False)
         deadline = time.monotonic() + self._runtime.lease.total_seconds()
-        return record_until(self._runtime, recorder, recording, lambda: deadline)
+        outcome = record_until(self._runtime, recorder, recording, lambda: deadline)
+        self._recorder.refusals += recorder.refusals
+        return outcome
 
     def _run(self, claimed: ClaimedJob, stopping: threading.Event | None) -> Decision:
         if stopping is not None and stopping.is_set():

@@ -96,6 +96,11 @@ def build_runtime(
             f"A worker needs an Engine, not {type(engine).__name__}: it takes connections of its own and commits on them. "
             "Give create_engine(url), or session.get_bind()."
         )
+    if engine.dialect.is_async:
+        raise TypeError(
+            f"A worker's threads cannot use {engine.dialect.name}+{engine.dialect.driver}, a driver for asyncio. "
+            "Give it an engine of its own: create_engine(url) with a synchronous driver, such as psycopg, pymysql or pysqlite."
+        )
     if not callable(on_event):
         raise TypeError(f"on_event must be a function of one event, not {on_event!r}.")
     check_callback(on_event, "on_event", "event")

@@ -5,6 +5,7 @@ import threading
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import AssertionPool
 
@@ -38,6 +39,13 @@ def nothing(_payload):
 def offline():
     """Return an engine that is never connected: options are checked before."""
     return sa.create_engine("sqlite:///never.db")
+
+
+def test_the_engine_behind_an_async_engine_is_refused():
+    """`async_engine.sync_engine` is an Engine, but its driver needs an event loop: refused, with what to give."""
+    engine = create_async_engine("sqlite+aiosqlite:///never.db").sync_engine
+    with pytest.raises(TypeError, match=r"cannot use sqlite\+aiosqlite, a driver for asyncio\. Give it an engine of its own"):
+        QueueWorker(engine, jobs)
 
 
 CALLBACKS = {
