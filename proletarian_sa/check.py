@@ -131,9 +131,9 @@ def _look(connection: Connection, definitions: Definitions, tables: JobTables, t
             return Difference(f"{place}: there is no such table.", _install_command(connection, tables, definitions))
         columns = {column["name"]: column for column in inspector.get_columns(name, schema=schema)}
         # What may be NULL came later, or can: a table without the others was never one of ours.
-        missing = {column.name for column in table.c if not column.nullable} - set(columns)
+        missing = {column.name for column in table.c} - set(columns)
         try:
-            if missing:
+            if any(not table.c[column].nullable for column in missing):
                 raise TablesForeign(not_ours(connection, place, missing, tables))
             check_ids(table, place, columns["job_id"]["type"], tables)
         except TablesForeign as error:

@@ -225,8 +225,6 @@ def _refuse_check(url: URL | None, error: Exception) -> NoReturn:
     if isinstance(error, ProletarianError):
         raise click.ClickException(str(error)) from error
     reason = " ".join(str(getattr(error, "orig", None) or error).split())
-    if url.password:
-        reason = reason.replace(str(url.password), "***")
     raise click.ClickException(
         f"{url!r} cannot be asked. Is the server running, and are host, port, user and database right? {reason}"
     ) from error

@@ -97,13 +97,14 @@ def _describe_worker(event: events.Event) -> Described:
     match event:
         case events.WorkerStarted():
             word = "queue" if len(event.queues) == 1 else "queues"
-            return logging.INFO, f"worker started: {word} {', '.join(map(repr, event.queues))}, {event.threads} threads", None
+            names = ", ".join(map(repr, event.queues))
+            return logging.INFO, f"worker started: {word} {names}, {_count(event.threads, 'thread')}", None
         case events.WorkerStopping():
-            return logging.INFO, f"worker stopping: {event.running} jobs are running", None
+            return logging.INFO, f"worker stopping: {_are(event.running)} running", None
         case events.WorkerStopped(running=0):
             return logging.INFO, "worker stopped", None
         case events.WorkerStopped():
-            return logging.WARNING, f"worker stopped: {event.running} jobs are still running", None
+            return logging.WARNING, f"worker stopped: {_are(event.running)} still running", None
         case events.WorkerFailed(exception=exception):
             return logging.ERROR, f"worker failed: {_brief(exception)}", exception
     return _describe_trouble(event)
@@ -130,7 +131,7 @@ def _describe_trouble(event: events.Event) -> Described:
             return logging.INFO, f"{event.activity}: works again after {event.failures} failures", None
         case events.PoolTooSmall():
             advice = f"create_engine(…, pool_size={event.needed})"
-            message = f"the pool has {event.available} connections, this worker may need {event.needed}: {advice}"
+            message = f"the pool has {_count(event.available, 'connection')}, this worker may need {event.needed}: {advice}"
             return logging.WARNING, message, None
         case events.SinkFailed(exception=exception):
             return logging.ERROR, f"an event sink failed at {_words(event.event)}: {_brief(exception)}", exception
@@ -159,6 +160,14 @@ def _code(error: BaseException) -> str:
 def _shows_payload(exception: BaseException | None) -> bool:
     """Return whether the text of the exception quotes a stored payload, which is nothing for a log."""
     return isinstance(exception, PayloadError) and not isinstance(exception, PayloadTooLarge)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _are(jobs: int) -> str:
+    return "1 job is" if jobs == 1 else f"{jobs} jobs are"
 
 
 def _words(event: events.Event) -> str:

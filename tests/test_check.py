@@ -1,5 +1,6 @@
 """`proletarian-sa check`: each difference is named, and what it says to type mends it."""
 
+import datetime as dt
 import re
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from proletarian_sa import DatabaseIds, JobTables, TablesForeign, check_tables, 
 from proletarian_sa.cli import main
 from tests.checking import EVERYWHERE, MYSQL, NUMBERED, add, check, differences, make, place
 from tests.native_client import feed
-from tests.queue_contents import queued_ids
+from tests.queue_contents import queued, queued_ids
 from tests.roles import bare_role
 
 
@@ -89,11 +90,37 @@ def test_a_difference_is_named_and_mended(database, engine, case):
     assert set(sa.inspect(engine).get_table_names()) <= {"job", "archived_job"} | beside
 
 
-def test_another_storage_engine(database):
+def test_what_one_statement_mends_is_typed_once(database, engine):
+    """Two differences of one column have one cure where the database alters columns, or tables, as a whole."""
+    make(database, "queue VARCHAR(255) NOT NULL", "queue VARCHAR(100)")
+    kept = {add(engine)}
+    found = differences(database)
+    feed(database, "\n".join(found.values()))
+
+    assert 4 == len(found)
+    assert (4 if database.transactional_ddl else 2) == len([cure for cure in found.values() if cure])
+    assert 0 == check(database.url).exit_code
+    assert kept == queued_ids(engine)
+
+
+def test_times_without_a_zone_become_utc(database, engine):
+    """On PostgreSQL times without a zone are taken for UTC, whatever the zone of the session in which they are mended."""
+    database.require("transactional_ddl")
+    make(database, "process_at TIMESTAMP WITH TIME ZONE", "process_at TIMESTAMP")
+    add(engine)
+    noon = dt.datetime(2030, 1, 1, 12, tzinfo=dt.UTC)
+    feed(database, "UPDATE proletarian.job SET process_at = '2030-01-01 12:00';")
+    feed(database, "\n".join(["SET timezone = 'Asia/Tokyo';", *differences(database).values()]))
+
+    assert [noon] == [row.process_at for row in queued(engine)]
+
+
+def test_another_storage_engine(database, queue_engine):
     """On MySQL and MariaDB a table of an engine without transactions is told and mended."""
     if database.url.get_backend_name() not in MYSQL:
         pytest.skip("no storage engines")
-    make(database, "(finished_at)\n)ENGINE=InnoDB", "(finished_at)\n)ENGINE=MyISAM")
+    with queue_engine.begin() as connection:
+        connection.exec_driver_sql("ALTER TABLE archived_job ENGINE = MyISAM")
     found = differences(database)
     feed(database, "\n".join(found.values()))
 
@@ -179,12 +206,18 @@ def test_numbers_are_not_given_again_by_a_table_made_anew(database, engine):
     assert first + 1 == add(engine, NUMBERED)
 
 
-def test_a_foreign_table_is_told_as_check_tables_does(database, engine):
-    """A table of that name without the columns of old is not ours, and nothing says how to change it; likewise other ids."""
-    make(database, "    attempts INTEGER NOT NULL,\n", "")
+@pytest.mark.parametrize("columns", [["attempts"], ["queue", "payload", "crashes", "headers"]], ids=["one", "several"])
+def test_a_foreign_table_is_told_as_check_tables_does(database, queue_engine, columns):
+    """A table of that name without the columns of old is not ours, in the same words, and nothing says how to change it."""
+    with queue_engine.begin() as connection:
+        for table in (default_tables.job, default_tables.archived_job):
+            table.drop(connection)
+            schema = place(database).removesuffix("job").rstrip(".") or None
+            kept = [sa.Column(c.name, c.type, primary_key=c.primary_key) for c in table.c if c.name not in columns]
+            sa.Table(table.name, sa.MetaData(), *kept, schema=schema).create(connection)
     found = differences(database)
     with pytest.raises(TablesForeign) as caught:
-        check_tables(engine)
+        check_tables(queue_engine)
 
     assert str(caught.value) == next(iter(found))
     assert {""} == set(found.values())
@@ -209,6 +242,16 @@ def test_a_role_that_may_not_look(database, queue_engine):
 
     assert (1, "") == (result.exit_code, result.stdout), result.output
     assert "lacks a right" in result.stderr
+
+
+def test_a_schema_that_may_not_be_used(database, queue_engine):
+    """On PostgreSQL a table on the search path, in a schema that the role may not use, is not said to be missing."""
+    database.require("transactional_ddl")
+    url = bare_role(database).url.update_query_dict({"options": "-csearch_path=proletarian"})
+    result = check(url, "--schema", "")
+
+    assert (1, "") == (result.exit_code, result.stdout), result.output
+    assert "The table job is in the schema proletarian, on which it has no USAGE" in " ".join(result.stderr.split())
 
 
 def test_a_server_that_cannot_be_reached(database):

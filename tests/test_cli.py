@@ -24,7 +24,7 @@ def test_the_first_signal_lets_running_jobs_finish(queue_engine, environment, nu
     with Command(f"{APP}:make_worker", **environment) as command:
         command.wait_for("begun")
         command.process.send_signal(number)
-        command.wait_for("worker stopping: 1 jobs are running")
+        command.wait_for("worker stopping: 1 job is running")
         later = add(queue_engine, "tell", "never")
         command.say("go on")
         assert 0 == command.code(), command.output
