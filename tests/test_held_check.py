@@ -2,7 +2,6 @@
 
 import datetime as dt
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -79,16 +78,15 @@ def test_skip_locked_that_does_not_lock_is_refused(database, queue_engine, begin
     assert 0 == queue_engine.pool.checkedout()
 
 
+@pytest.mark.timeout(20)  # seconds: MySQL would wait for 50
 @BOTH
 def test_skip_locked_that_waits_is_refused_soon(database, queue_engine, begin):
     """A server that waits for locked rows instead of skipping them is refused too, after about a second."""
     database.require("row_locks")
     rewrite(queue_engine, lambda statement: statement.replace(" SKIP LOCKED", ""))
-    began = time.monotonic()
     with pytest.raises(DatabaseNotSupported, match=r"cannot hold claims: its SKIP LOCKED does not .*Use claim='leased'"):
         begin(queue_engine)
 
-    assert time.monotonic() - began < 10
     assert [] == queued(queue_engine)
 
 
@@ -146,12 +144,11 @@ def test_a_worker_starts_beside_jobs_that_are_held(database, queue_engine, work)
     for _ in range(3):
         gate.begun.get(timeout=PATIENCE)
     engine = database.create_engine()
-    began = time.monotonic()
     start(engine)
-    took = time.monotonic() - began
+    still_held = queued(queue_engine)
     gate.open.set()
 
-    assert took < 10
+    assert 3 == len(still_held)
 
 
 def test_the_probe_follows_the_engines_schema(database, engine):
