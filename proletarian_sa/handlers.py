@@ -73,7 +73,7 @@ class JobRegistry:
         if inspect.isroutine(job_type):
             raise TypeError(f"The decorator needs a job type: @jobs.handler({job_type.__name__.replace('_', '-')!r}).")
         check_name(job_type, "job_type")
-        _check_retry(retry)
+        check_retry(retry)
 
         def register(function: Function) -> Function:
             if job_type in self._found:
@@ -202,7 +202,8 @@ def result_of(result: object, name: str = "The handler") -> object:
     return result
 
 
-def _check_retry(retry: object) -> None:
+def check_retry(retry: object) -> None:
+    """Raise TypeError unless this is a retry strategy, a function that chooses one, or None."""
     if retry is None or isinstance(retry, RetryStrategy):
         return
     if not callable(retry) or inspect.isclass(retry):
@@ -221,8 +222,3 @@ def check_callback(callback: Callable[..., Any] | None, name: str, *arguments: s
         raise TypeError(f"{name} must be a function, not {callback!r}.")
     _refuse_unrunnable(callback, f"{name} {callback!r}")
     _check_arguments(callback, len(arguments), f"{name} is called with ({', '.join(arguments)})")
-
-
-def check_retry(retry: object) -> None:
-    """Raise TypeError unless this is a retry strategy, a function that chooses one, or None."""
-    _check_retry(retry)

@@ -11,6 +11,7 @@ from proletarian_sa import events
 from proletarian_sa.backoff import backoff
 from proletarian_sa.own_connection import OwnConnection
 from proletarian_sa.run import about
+from proletarian_sa.trouble import Trouble
 
 if TYPE_CHECKING:
     from proletarian_sa.claimed import ClaimedJob
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from proletarian_sa.runtime import Runtime
 
 BEATS_PER_LEASE: Final = 3
+PROLONGING: Final = "prolonging leases"
 AGAIN: Final = 0.1  # seconds until the next beat when a row was locked
 
 
@@ -136,30 +138,17 @@ class Heartbeats:
             return self._jobs.get(_key(in_hand)) is in_hand
 
     def _run(self) -> None:
-        failures = 0
+        trouble = Trouble(self._runtime.emit, self._runtime.worker_id, PROLONGING)
         interval = self._lease / BEATS_PER_LEASE
         pause = interval
         while not self._stop.wait(pause):
             try:
                 complete = self.beat()
             except Exception as error:  # noqa: BLE001 - becomes an event; whatever it is, the next beat may succeed
-                failures += 1
-                delay = min(backoff(failures), dt.timedelta(seconds=interval))
-                pause = delay.total_seconds()
-                self._runtime.emit(
-                    events.TransientErrorMet(
-                        worker_id=self._runtime.worker_id,
-                        activity="prolonging leases",
-                        exception=error,
-                        retry_in=delay,
-                        consecutive=failures,
-                    )
-                )
-                continue
-            if failures:
-                recovered = events.Recovered(worker_id=self._runtime.worker_id, activity="prolonging leases", failures=failures)
-                self._runtime.emit(recovered)
-            failures, pause = 0, interval if complete else min(interval, AGAIN)
+                pause = trouble.met(error, lambda failures: min(backoff(failures), dt.timedelta(seconds=interval)))
+            else:
+                trouble.over()
+                pause = interval if complete else min(interval, AGAIN)
         self._own.close()
 
 

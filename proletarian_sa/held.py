@@ -16,6 +16,7 @@ from proletarian_sa.finish import Recorder, Recording, interrupted, record_until
 from proletarian_sa.held_session import HeldTransaction
 from proletarian_sa.own_connection import OwnConnection
 from proletarian_sa.run import Decision, about, run, start
+from proletarian_sa.trouble import Trouble
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -225,7 +226,7 @@ class HeldWatch:
             self._runtime.emit(events.JobHeldLong(**about(self._runtime, watched.claimed), seconds=seconds))
 
     def _look_again(self) -> None:
-        failures = 0
+        trouble = Trouble(self._runtime.emit, self._runtime.worker_id, WATCHING)
         pause = LOOK
         while not self._stop.is_set():
             self._any.wait()
@@ -234,23 +235,15 @@ class HeldWatch:
             try:
                 self.look()
             except Exception as error:  # noqa: BLE001 - becomes an event; whatever it is, the next look may succeed
-                failures += 1
-                delay = max(backoff(failures, cap=SLOWEST_LOOK), dt.timedelta(seconds=LOOK))
-                pause = delay.total_seconds()
-                self._runtime.emit(
-                    events.TransientErrorMet(
-                        worker_id=self._runtime.worker_id,
-                        activity=WATCHING,
-                        exception=error,
-                        retry_in=delay,
-                        consecutive=failures,
-                    )
-                )
-                continue
-            if failures:
-                self._runtime.emit(events.Recovered(worker_id=self._runtime.worker_id, activity=WATCHING, failures=failures))
-            failures, pause = 0, LOOK
+                pause = trouble.met(error, _delay)
+            else:
+                trouble.over()
+                pause = LOOK
         self._own.close()
+
+
+def _delay(failures: int) -> dt.timedelta:
+    return max(backoff(failures, cap=SLOWEST_LOOK), dt.timedelta(seconds=LOOK))
 
 
 def held_statements(runtime: Runtime) -> HeldStatements:

@@ -184,3 +184,19 @@ def transactions(engine: sa.Engine, numbers: list[int]) -> list[str]:
     blocks = [block for block in status.split("---TRANSACTION ")[1:] if ", not started" not in block.partition("\n")[0]]
     mine = [block for block in blocks if any(f" thread id {number}," in block for number in numbers)]
     return ["wait" if "LOCK WAIT" in block else "open" for block in mine]
+
+
+def backends(database: Any, **options: Any) -> tuple[sa.Engine, list[int]]:
+    """Return an engine and the numbers of its connections at the server."""
+    engine: sa.Engine = database.create_engine(**options)
+    numbers: list[int] = []
+
+    @sa.event.listens_for(engine, "connect")
+    def note(connection: Any, _record: object) -> None:
+        cursor = connection.cursor()
+        cursor.execute("SELECT pg_backend_pid()" if engine.dialect.name == "postgresql" else "SELECT connection_id()")
+        numbers.append(cursor.fetchone()[0])
+        cursor.close()
+        connection.rollback()
+
+    return engine, numbers

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from proletarian_sa import JobInterrupted, RetryStrategy, default_tables, events, process_next_job
 from tests.helpers import wait_until
-from tests.observing import PATIENCE, Gate, Recorder, add, change, claim, end_session, lapse, transactions
+from tests.observing import PATIENCE, Gate, Recorder, add, backends, change, claim, end_session, lapse, transactions
 from tests.queue_contents import User, archived, left, queued
 from tests.test_job_session_lost import Rival
 
@@ -17,21 +17,6 @@ from tests.test_job_session_lost import Rival
 def step(engine, handler, **options):
     """Run the next job with a held claim."""
     return process_next_job(engine, handler, claim="held", **{"handler_mode": "advanced"} | options)
-
-
-def backends(database, **options):
-    """Return an engine and the numbers of its connections at the server."""
-    engine, numbers = database.create_engine(**options), []
-
-    @sa.event.listens_for(engine, "connect")
-    def note(connection, _record):
-        cursor = connection.cursor()
-        cursor.execute("SELECT pg_backend_pid()" if engine.dialect.name == "postgresql" else "SELECT connection_id()")
-        numbers.append(cursor.fetchone()[0])
-        cursor.close()
-        connection.rollback()
-
-    return engine, numbers
 
 
 def holder(engine, numbers):

@@ -10,25 +10,10 @@ from sqlalchemy.orm import Session
 
 from proletarian_sa import create_all, default_tables, drop_all, events, process_next_job
 from tests.helpers import wait_until
-from tests.observing import PATIENCE, Recorder, add, end_session, session_id, transactions
+from tests.observing import PATIENCE, Recorder, add, backends, end_session, session_id, transactions
 from tests.queue_contents import Base, User, archived, queued
 
 START = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
-
-
-def watched(database, **options):
-    """Return an engine and the list of its connections' numbers at the server."""
-    engine, numbers = database.create_engine(**options), []
-
-    @sa.event.listens_for(engine, "connect")
-    def note(connection, _record):
-        cursor = connection.cursor()
-        cursor.execute("SELECT pg_backend_pid()" if engine.dialect.name == "postgresql" else "SELECT connection_id()")
-        numbers.append(cursor.fetchone()[0])
-        cursor.close()
-        connection.rollback()
-
-    return engine, numbers
 
 
 def kill(engine, numbers):
@@ -44,7 +29,7 @@ def kill(engine, numbers):
 def test_an_idle_worker_has_no_transaction_open(database, queue_engine, work):
     """Idle transactions: between polls no connection of the worker is in a transaction."""
     database.require("server")
-    engine, numbers = watched(database)
+    engine, numbers = backends(database)
     worker, seen = work(lambda job: job.session, engine, worker_threads=2)
     worker.start()
     add(queue_engine)
@@ -60,7 +45,7 @@ def test_a_job_without_a_session_holds_no_transaction(database, queue_engine, wo
     """Idle transactions: while a handler runs that does not use `job.session`, no transaction is open for it."""
     database.require("server")
     begun, go = threading.Event(), threading.Event()
-    engine, numbers = watched(database)
+    engine, numbers = backends(database)
     worker, seen = work(lambda job: begun.set() or go.wait(PATIENCE), engine, polling_interval=3600)
     add(queue_engine)
     worker.start()
@@ -75,7 +60,7 @@ def test_a_job_without_a_session_holds_no_transaction(database, queue_engine, wo
 def test_connections_killed_while_idle(database, queue_engine, work):
     """Lost connection: the next poll works, quietly, and no job or attempt is lost."""
     database.require("server")
-    engine, numbers = watched(database)
+    engine, numbers = backends(database)
     worker, seen = work(lambda job: None, engine)
     worker.start()
     for _ in range(3):
@@ -93,7 +78,7 @@ def test_connections_killed_under_load(database, queue_engine, work):
     """Lost connection: killed at random moments, every job is done once, its effects there exactly once; the worker goes on."""
     database.require("server")
     Base.metadata.create_all(queue_engine)
-    engine, numbers = watched(database)
+    engine, numbers = backends(database)
     count = 60
     for number in range(1, count + 1):
         add(queue_engine, payload=number)
@@ -217,7 +202,7 @@ def test_stale_connections_in_the_pool_cost_no_attempt(database, queue_engine):
     """Stale pooled connections: `job.session` and the finish get past what the server has ended meanwhile, quietly."""
     database.require("server")
     seen = Recorder()
-    engine, numbers = watched(database)
+    engine, numbers = backends(database)
     add(queue_engine)
 
     def handler(job):
@@ -233,7 +218,7 @@ def test_stale_connections_in_the_pool_cost_no_attempt(database, queue_engine):
 def test_a_worker_starts_on_stale_connections(database, queue_engine, work):
     """Stale pooled connections: a worker that starts on a pool whose connections the server has ended works all the same."""
     database.require("server")
-    engine, numbers = watched(database)
+    engine, numbers = backends(database)
     make_stale(engine, numbers)
     worker, seen = work(lambda job: job.session, engine)
     add(queue_engine)
@@ -247,7 +232,7 @@ def test_a_worker_starts_on_stale_connections(database, queue_engine, work):
 def test_one_step_on_stale_connections_raises_an_error_of_sqlalchemy(database, queue_engine):
     """Stale pooled connections: `process_next_job` gets past them, or raises SQLAlchemy's error without having touched a job."""
     database.require("server")
-    engine, numbers = watched(database)
+    engine, numbers = backends(database)
     make_stale(engine, numbers)
     add(queue_engine)
     try:

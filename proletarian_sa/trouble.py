@@ -1,0 +1,42 @@
+"""Failures in a row of something that is tried for ever: told as they come, and when they are over."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from proletarian_sa import events
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Callable
+
+
+class Trouble:
+    """What one activity of a worker has met since it last succeeded."""
+
+    def __init__(self, emit: Callable[[events.Event], None], worker_id: str, activity: str) -> None:
+        self._emit = emit
+        self._worker_id = worker_id
+        self._activity = activity
+        self._failures = 0
+
+    def met(self, error: Exception, delay_after: Callable[[int], dt.timedelta]) -> float:
+        """Tell of one failure more, and return how many seconds to wait, as `delay_after` says for so many in a row."""
+        self._failures += 1
+        delay = delay_after(self._failures)
+        self._emit(
+            events.TransientErrorMet(
+                worker_id=self._worker_id,
+                activity=self._activity,
+                exception=error,
+                retry_in=delay,
+                consecutive=self._failures,
+            )
+        )
+        return delay.total_seconds()
+
+    def over(self) -> None:
+        """Tell that it works again, if it has not."""
+        if self._failures:
+            self._emit(events.Recovered(worker_id=self._worker_id, activity=self._activity, failures=self._failures))
+        self._failures = 0
