@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,10 +11,19 @@ from proletarian_sa.ddl import tables_on
 from proletarian_sa.dialects import schema_names, statements_for
 from proletarian_sa.dialects.dialect_definitions import DIALECTS, definitions_of
 from proletarian_sa.errors import DatabaseNotSupported, TablesForeign
-from proletarian_sa.install import check_ids, check_visible, not_ours
-from proletarian_sa.job_ids import DatabaseIds
-from proletarian_sa.models import DEFAULT_SCHEMA
+from proletarian_sa.installed import (
+    check_ids,
+    check_visible,
+    command,
+    installed_version,
+    is_original,
+    kinds,
+    misfit,
+    place_of,
+    upgrade_advice,
+)
 from proletarian_sa.rights import explained
+from proletarian_sa.versions import latest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,7 +80,7 @@ def differences(connection: Connection, tables: JobTables) -> list[Difference]:
     definitions = definitions_of(connection.dialect.name)
     if reason is not None or definitions is None:
         raise DatabaseNotSupported(f"{connection.engine.url!r} cannot serve a worker: {reason}")
-    found: list[Difference] = []
+    found = [*_of_version(connection, tables)]
     for table in (tables.job, tables.archived_job):
         live = _look(connection, definitions, tables, table)
         if isinstance(live, _Live):
@@ -123,18 +131,19 @@ def report(url: URL, **names: Any) -> str:
 def _look(connection: Connection, definitions: Definitions, tables: JobTables, table: sa.Table) -> _Live | Difference:
     """Read what the database says of a table; return a difference if it is not there, or not ours."""
     inspector, name = sa.inspect(connection), table.name
-    schema = schema_names.effective_schema(connection, table.schema)
-    place = f"{schema}.{name}" if schema else name
+    schema, place = schema_names.effective_schema(connection, table.schema), place_of(connection, table)
     with explained(connection.engine, tables, f"Looking at the table {place}"):
         if not inspector.has_table(name, schema=schema):
             check_visible(connection, tables, table)
-            return Difference(f"{place}: there is no such table.", _install_command(connection, tables, definitions))
+            return Difference(
+                f"{place}: there is no such table.", f"{command('ddl', connection.dialect.name, tables)} | {definitions.how}"
+            )
         columns = {column["name"]: column for column in inspector.get_columns(name, schema=schema)}
         # What may be NULL came later, or can: a table without the others was never one of ours.
         missing = {column.name for column in table.c} - set(columns)
         try:
             if any(not table.c[column].nullable for column in missing):
-                raise TablesForeign(not_ours(connection, place, missing, tables))
+                raise misfit(connection, table, missing, columns.keys(), tables)
             check_ids(table, place, columns["job_id"]["type"], tables)
         except TablesForeign as error:
             return Difference(str(error), None)
@@ -152,7 +161,22 @@ def _look(connection: Connection, definitions: Definitions, tables: JobTables, t
         )
 
 
+def _of_version(connection: Connection, tables: JobTables) -> Iterator[Difference]:
+    """Say first what one upgrade mends."""
+    try:
+        version = installed_version(connection, tables)
+    except TablesForeign:
+        return  # told table by table
+    if 0 < version < latest():
+        advice = upgrade_advice(connection.dialect.name, tables, version)
+        yield Difference(f"The tables have version {version}. {advice}", None)
+
+
 def _differences(live: _Live) -> Iterator[Difference]:
+    kind = next(kind for kind, table in kinds(live.tables).items() if table is live.table)
+    if is_original(kind, live.columns.keys()):
+        cure = f"{command('revision', live.connection.dialect.name, live.tables)} --adopt"
+        yield Difference(f"{live.place}: the table was made by the scripts of Proletarian, the Clojure library.", cure)
     for column in live.table.c:
         yield from _of_column(live, column)
     key = live.key["constrained_columns"]
@@ -217,18 +241,3 @@ def _spelled(columns: list[Any], *, unique: bool, where: Any, rest: dict[str, An
 
 def _listed(columns: list[Any]) -> str:
     return f"({', '.join(map(str, columns))})" if columns else "missing"
-
-
-def _install_command(connection: Connection, tables: JobTables, definitions: Definitions) -> str:
-    """Return the command that makes what is missing."""
-    dialect, schema = connection.dialect.name, tables.job.schema
-    words = ["proletarian-sa", "ddl", "--dialect", dialect]
-    if schema != schema_names.schema_on(dialect, DEFAULT_SCHEMA):
-        words += ["--schema", schema or ""]
-    for option, given, default in (
-        ("--job-table", tables.job.name, "job"),
-        ("--archived-job-table", tables.archived_job.name, "archived_job"),
-        ("--job-ids", "database" if isinstance(tables.job_ids, DatabaseIds) else "uuid", "uuid"),
-    ):
-        words += [option, given] if given != default else []
-    return f"{shlex.join(words)} | {definitions.how}"

@@ -23,6 +23,7 @@ from proletarian_sa.errors import ProletarianError
 from proletarian_sa.grants import grants as print_grants
 from proletarian_sa.signals import EXIT_SIGNAL, NAMES
 from proletarian_sa.version import __version__
+from proletarian_sa.versions import latest
 from proletarian_sa.worker import QueueWorker
 
 if TYPE_CHECKING:
@@ -211,7 +212,7 @@ def check(url: str, **names: Any) -> None:
     if found:
         click.echo(found)
         sys.exit(EXIT_FAILED)
-    click.echo(f"The tables in {parsed!r} fit proletarian-sa {__version__}.")
+    click.echo(f"The tables in {parsed!r} fit proletarian-sa {__version__}: they have version {latest()}.")
 
 
 def _refuse_check(url: URL | None, error: Exception) -> NoReturn:

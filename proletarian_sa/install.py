@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.schema import CreateSchema
 
 from proletarian_sa.dialects import schema_names, statements_for
-from proletarian_sa.dialects.roles import roles_of
-from proletarian_sa.errors import RightsMissing, TablesForeign, TablesMissing
-from proletarian_sa.job_ids import python_type
+from proletarian_sa.errors import TablesMissing
+from proletarian_sa.installed import check_ids, check_visible, installed_version, kinds, misfit, outdated, place_of
 from proletarian_sa.models import JobTables, check_job_tables, default_tables
-from proletarian_sa.rights import explained, refusal
+from proletarian_sa.rights import explained
+from proletarian_sa.versions import latest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +29,7 @@ def create_all(bind: Engine | Connection, *, tables: JobTables = default_tables)
 
     Raises:
         TablesForeign: A table of that name is there and is not ours.
+        TablesMissing: The tables are there, in an older version: they are to be upgraded.
         DatabaseNotSupported: Not PostgreSQL, MySQL, MariaDB or SQLite.
 
     **Transaction:** on an engine, one of its own, committed; on a connection, the caller's. MySQL and MariaDB commit at every
@@ -69,7 +70,7 @@ def check_tables(bind: Engine | Connection, *, tables: JobTables = default_table
         tables: Which pair of tables; the default one if not given.
 
     Raises:
-        TablesMissing: A table is not there.
+        TablesMissing: A table is not there, or both are of an older version.
         TablesForeign: A table of that name is there and is not ours.
         RightsMissing: This user may not look whether a table is there. On MySQL and MariaDB that takes a right on each table.
 
@@ -96,9 +97,9 @@ def _connection(bind: Engine | Connection, tables: JobTables) -> Iterator[Connec
 
 def _check(connection: Connection, tables: JobTables, *, must_exist: bool) -> None:
     inspector = sa.inspect(connection)
-    for table in (tables.job, tables.archived_job):
-        schema = schema_names.effective_schema(connection, table.schema)
-        place = f"{schema}.{table.name}" if schema else table.name
+    found = 0
+    for table in kinds(tables).values():
+        schema, place = schema_names.effective_schema(connection, table.schema), place_of(connection, table)
         with explained(connection.engine, tables, f"Looking for the table {place}"):
             there = inspector.has_table(table.name, schema=schema)
         if not there:
@@ -109,45 +110,14 @@ def _check(connection: Connection, tables: JobTables, *, must_exist: bool) -> No
                     "With Alembic: proletarian-sa revision, then alembic upgrade head. Without: proletarian_sa.create_all(engine)."
                 )
             continue
+        found += 1
         with explained(connection.engine, tables, f"Looking at the table {place}"):
             columns = {column["name"]: column["type"] for column in inspector.get_columns(table.name, schema=schema)}
         missing = {column.name for column in table.c} - set(columns)
         if missing:
-            raise TablesForeign(not_ours(connection, place, missing, tables))
+            raise misfit(connection, table, missing, columns.keys(), tables)
         check_ids(table, place, columns["job_id"], tables)
-
-
-def not_ours(connection: Connection, place: str, missing: set[str], tables: JobTables) -> str:
-    """Return the message about a table that lacks columns of ours."""
-    return (
-        f"The table {place} in {connection.engine.url!r} is not a table of proletarian-sa: it has no column "
-        f"{', '.join(sorted(missing))}. {_renaming(tables)}"
-    )
-
-
-def _renaming(tables: JobTables) -> str:
-    if tables.Job.__module__ != JobTables.__module__:
-        return f"Rename ours, or add the column: {tables.Job.__name__}.__tablename__ = 'queue_job', or another __job_schema__."
-    return (
-        "Rename ours: tables = JobTables(job_table='queue_job', archived_job_table='queue_archived_job'), and pass tables=tables "
-        "to enqueue and to the worker."
-    )
-
-
-def check_ids(table: sa.Table, place: str, stored: sa.types.TypeEngine[Any], tables: JobTables) -> None:
-    """Raise if the ids in the database are numbers and those of the model are not, or the reverse."""
-    kind = python_type(table.c.job_id.type)
-    if kind is not None and (kind is int) != (python_type(stored) is int):
-        raise TablesForeign(
-            f"The ids in the table {place} are {stored!r}, but {type(tables.job_ids).__name__} needs a column of {kind.__name__}. "
-            "Give the JobTables(job_ids=…) with which the table was created, or other names."
-        )
-
-
-def check_visible(connection: Connection, tables: JobTables, table: sa.Table) -> None:
-    """Raise if the table is there, but in a schema that this user may not use."""
-    roles = roles_of(connection.dialect.name)
-    closed = None if roles is None else roles.closed_schema(connection, table.name)
-    if closed is not None:
-        what = f"The table {table.name} is in the schema {closed}, on which it has no USAGE"
-        raise RightsMissing(refusal(connection.engine.url, connection.dialect.name, tables, what))
+    if found == len(kinds(tables)) and latest() > 1:
+        version = installed_version(connection, tables)
+        if version < latest():
+            raise outdated(connection, tables, version)
