@@ -8,7 +8,9 @@ from typing import Any
 import sqlalchemy as sa
 
 COLUMNS = "job_id, queue, job_type, payload, attempts, enqueued_at, process_at"
-NOW = {"postgresql": "clock_timestamp()", "sqlite": "strftime('%Y-%m-%d %H:%M:%f000', 'now')"}
+SQLITE_NOW = "strftime('%Y-%m-%d %H:%M:%f000', 'now', '{} seconds')"  # which rounds to milliseconds, up or down
+NOW = {"postgresql": "clock_timestamp()", "sqlite": SQLITE_NOW.format("-0.001")}
+DUE = {"sqlite": SQLITE_NOW.format("+0.001")}
 
 
 class Original:
@@ -19,6 +21,7 @@ class Original:
         self._engine = engine
         self._schema = "proletarian." if name == "postgresql" else ""
         self._now = NOW.get(name, "utc_timestamp(6)")
+        self._due = DUE.get(name, self._now)
         self._lock = "" if name == "sqlite" else "FOR UPDATE SKIP LOCKED"
         self._stored = {"postgresql": lambda job_id: job_id, "sqlite": lambda job_id: job_id.hex}.get(
             name, lambda job_id: job_id.bytes
@@ -36,7 +39,7 @@ class Original:
     @contextmanager
     def taken(self, queue: str = "default") -> Iterator[tuple[sa.Connection, Any]]:
         """Lock the oldest due row in a transaction, which is committed at the end; None if there is none."""
-        due = f"FROM {self._schema}job WHERE queue = :queue AND process_at <= {self._now} ORDER BY process_at LIMIT 1 {self._lock}"
+        due = f"FROM {self._schema}job WHERE queue = :queue AND process_at <= {self._due} ORDER BY process_at LIMIT 1 {self._lock}"
         with self._engine.begin() as connection:
             yield connection, connection.execute(sa.text(f"SELECT {COLUMNS} {due}"), {"queue": queue}).one_or_none()
 
