@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -27,7 +28,7 @@ from proletarian_sa.versions import latest
 from proletarian_sa.worker import QueueWorker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import FrameType
 
     from sqlalchemy.engine import URL
@@ -80,50 +81,76 @@ def worker(target: str, queues: tuple[str, ...], threads: int | None, log_level:
         _fail(f"{type(reason).__name__}: {reason}")
 
 
+def _table_options(command: _Command) -> _Command:
+    """Add the options that say which tables."""
+    for option in (
+        click.option(
+            "--job-ids",
+            type=click.Choice(list(JOB_IDS)),
+            default="uuid",
+            show_default=True,
+            help="Who makes them: the application, or the database (DatabaseIds).",
+        ),
+        click.option("--archived-job-table", default="archived_job", show_default=True, help="As in JobTables."),
+        click.option("--job-table", default="job", show_default=True, help="As in JobTables."),
+        click.option(
+            "--schema",
+            default="proletarian",
+            show_default=True,
+            help="As in JobTables: the default is used on PostgreSQL only; '' for none.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
 @main.command()
-@click.option("-c", "--config", "ini", default="alembic.ini", show_default=True, help="The project's alembic.ini.")
-@click.option("-m", "--message", default="install the tables of proletarian-sa", show_default=True)
+@click.option(
+    "-c", "--config", "ini", envvar="ALEMBIC_CONFIG", default="alembic.ini", show_default=True, help="The project's alembic.ini."
+)
+@click.option("-n", "--name", "section", default="alembic", show_default=True, help="The section of alembic.ini.")
+@click.option("-m", "--message", help="Default: what the revision does.")
 @click.option("--head", default="head", show_default=True, help="What to chain to, where there are several heads.")
+@click.option("--version-path", help="The folder to write into, where there are several.")
 @click.option(
-    "--schema",
-    default="proletarian",
-    show_default=True,
-    help="As in JobTables: the default is used on PostgreSQL only; '' for none.",
+    "--database", "databases", multiple=True, help="With the multidb template: a database that gets the tables; again for more."
 )
-@click.option("--job-table", default="job", show_default=True, help="As in JobTables.")
-@click.option("--archived-job-table", default="archived_job", show_default=True, help="As in JobTables.")
-@click.option(
-    "--job-ids",
-    type=click.Choice(["uuid", "database"]),
-    default="uuid",
-    show_default=True,
-    help="Who makes them: the application, or the database (DatabaseIds).",
-)
-@click.option("--database", "databases", multiple=True, help="With the multidb template: a database that gets the tables.")
-def revision(ini: str, databases: tuple[str, ...], **options: str) -> None:
-    """Write an Alembic revision that installs the tables into your own project.
+@click.option("--adopt", is_flag=True, help="Take over the tables of Proletarian, the Clojure library, with their jobs.")
+@_table_options
+def revision(ini: str, section: str, **options: Any) -> None:
+    """Write an Alembic revision that installs or upgrades the tables into your own project.
 
     Review it, then run: alembic upgrade head
     """
-    try:
+    with _alembic():
         from alembic.config import Config  # noqa: PLC0415 - an optional dependency
         from alembic.util import CommandError  # noqa: PLC0415 - likewise
 
         from alembic_ext.proletarian_sa import write_revision  # noqa: PLC0415 - likewise
-    except ImportError as error:
-        raise click.ClickException(f"{error}. Install Alembic: pip install 'proletarian-sa[alembic]'") from error
-    if not Path(ini).exists():
+    config = Config(ini, ini_section=section)
+    if hasattr(config, "toml_file_name"):  # from Alembic 1.16 on, the project may be described there
+        config.toml_file_name = "pyproject.toml"
+    if not Path(ini).exists() and not getattr(config, "toml_alembic_config", None):
         raise click.UsageError(
             f"There is no {ini} here. Go to your Alembic project, or give -c PATH; a new one: alembic init migrations"
         )
     try:
-        schema = options.pop("schema") or None
-        path = write_revision(Config(ini), databases=databases, schema=schema, **options)
+        options["schema"] = options["schema"] or None
+        path = write_revision(config, **options)
     except configparser.Error as error:
         raise click.ClickException(f"{ini} is no alembic.ini: {error}") from error
     except (CommandError, ValueError) as error:
         raise click.ClickException(str(error)) from error
     click.echo(f"Wrote {path}. Review it, then run: alembic upgrade head")
+
+
+@contextmanager
+def _alembic() -> Iterator[None]:
+    """Explain that a command needs Alembic."""
+    try:
+        yield
+    except ImportError as error:
+        raise click.ClickException(f"{error}. Install Alembic: pip install 'proletarian-sa[alembic]'") from error
 
 
 @main.command()
@@ -162,32 +189,35 @@ def grants(dialect: str | None, url: str | None, **options: Any) -> None:
         raise click.UsageError(str(error)) from error
 
 
-def _table_options(command: _Command) -> _Command:
-    """Add the options that say which tables."""
-    for option in (
-        click.option("--job-ids", type=click.Choice(list(JOB_IDS)), default="uuid", show_default=True, help="As in revision."),
-        click.option("--archived-job-table", default="archived_job", show_default=True, help="As in JobTables."),
-        click.option("--job-table", default="job", show_default=True, help="As in JobTables."),
-        click.option("--schema", default="proletarian", show_default=True, help="As in JobTables; '' for none."),
-    ):
-        command = option(command)
-    return command
-
-
 @main.command()
 @click.option("--dialect", required=True, metavar="NAME", help="postgresql, mysql, mariadb or sqlite.")
 @_table_options
 @click.option("--uninstall", is_flag=True, help="Drop the two tables instead, with all jobs. The schema stays.")
-def ddl(dialect: str, **options: Any) -> None:
-    """Print the SQL that creates the tables. Nothing is executed.
+@click.option(
+    "--from", "start", type=int, metavar="N", help="The version that the tables have, as proletarian-sa check says; 0: none."
+)
+@click.option("--to", "end", type=int, metavar="M", help="The version that they are to have. Default: the last.")
+def ddl(dialect: str, start: int | None, end: int | None, *, uninstall: bool, **names: Any) -> None:
+    """Print the SQL that creates, changes or drops the tables. Nothing is executed.
 
-    Read it, then let the database's own client run it; a second run changes nothing:
+    Read it, then let the database's own client run it; without --from a second run changes nothing:
 
         proletarian-sa ddl --dialect postgresql | psql -v ON_ERROR_STOP=1 DATABASE
     """
-    options["schema"] = options["schema"] or None
+    names["schema"] = names["schema"] or None
+    if start is None and end is not None:
+        raise click.UsageError("--to needs --from: which version the tables have, as proletarian-sa check says.")
+    if start is not None and uninstall:
+        raise click.UsageError("Give either --from and --to, or --uninstall.")
     try:
-        click.echo(print_ddl(dialect, **options), nl=False)
+        if start is None:
+            text = print_ddl(dialect, uninstall=uninstall, **names)
+        else:
+            with _alembic():
+                from alembic_ext.proletarian_sa.body import Names  # noqa: PLC0415 - an optional dependency
+                from alembic_ext.proletarian_sa.offline import statements  # noqa: PLC0415 - likewise
+            text = statements(dialect, Names(**names), start, latest() if end is None else end)
+        click.echo(text, nl=False)
     except (ProletarianError, ValueError) as error:
         raise click.UsageError(str(error)) from error
 
