@@ -54,22 +54,24 @@ class as_utc(FunctionElement[dt.datetime]):  # noqa: N801 - named like an SQL fu
     inherit_cache = True
 
 
-class _BinaryUuid(TypeDecorator[uuid.UUID]):
+class BinaryUuid(TypeDecorator[uuid.UUID]):
     """A UUID in 16 bytes. MariaDB's own UUID type refuses some valid values, and MySQL has none."""
 
     impl = sa.BINARY(16)
     cache_ok = True
 
     def process_bind_param(self, value: uuid.UUID | None, dialect: Dialect) -> bytes | None:  # noqa: ARG002 - see above
+        """Return the bytes, first digits first."""
         return None if value is None else value.bytes
 
     def process_result_value(self, value: bytes | None, dialect: Dialect) -> uuid.UUID | None:  # noqa: ARG002 - see above
+        """Return the UUID."""
         return None if value is None else uuid.UUID(bytes=bytes(value))
 
 
 def uuid_type() -> sa.types.TypeEngine[uuid.UUID]:
     """Return the type of UUID job ids: UUID, BINARY(16), or CHAR(32) on SQLite."""
-    return sa.Uuid().with_variant(_BinaryUuid(), *MYSQL_FAMILY)
+    return sa.Uuid().with_variant(BinaryUuid(), *MYSQL_FAMILY)
 
 
 def long_text() -> sa.types.TypeEngine[str]:

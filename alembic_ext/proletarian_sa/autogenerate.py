@@ -22,15 +22,18 @@ from proletarian_sa.installed import installed_version, kinds
 from proletarian_sa.job_ids import DatabaseIds, made_by_database, python_type
 from proletarian_sa.models import JobTables, check_job_tables, default_tables
 from proletarian_sa.names import index_name
+from proletarian_sa.types import BinaryUuid, UTCDateTime
 from proletarian_sa.versions import VERSIONS, latest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from alembic.autogenerate.api import AutogenContext
 
 _REGISTERED: Final = "proletarian_sa"  # key of MetaData.info
-_OWN_LOGGER: Final = logging.getLogger("alembic.autogenerate.proletarian_sa")
+_LOG: Final = logging.getLogger("alembic.autogenerate.proletarian_sa")
+_PLAIN_TYPES: Final = {
+    UTCDateTime: 'sa.DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")',
+    BinaryUuid: "mysql.BINARY(16)",
+}
 
 
 def register(metadata: sa.MetaData, *, tables: JobTables = default_tables) -> sa.MetaData:
@@ -117,39 +120,59 @@ def _columns(kind: str) -> frozenset[str]:
     return frozenset(chain.from_iterable(version.columns.get(kind, ()) for version in VERSIONS.values()))
 
 
-class _Comparison:
-    """One pair of registered tables and the database."""
+class _Pair:
+    """One pair of registered tables, and where it lies in this database."""
 
-    def __init__(self, context: AutogenContext, tables: JobTables) -> None:
+    def __init__(self, context: AutogenContext, tables: JobTables, metadatas: list[sa.MetaData]) -> None:
         assert context.connection is not None
-        self._context, self._tables = context, tables
-        self._connection = context.connection
-        self._default_schema = context.connection.dialect.default_schema_name
-        self._schema = schema_names.effective_schema(context.connection, tables.job.schema)
-        self._metadatas = _metadatas(context)
-        self._models = {
-            kind: table for kind, table in kinds(tables).items() if any(table.metadata is metadata for metadata in self._metadatas)
-        }
+        self.tables, self._context, self._connection = tables, context, context.connection
+        self.schema = schema_names.effective_schema(self._connection, tables.job.schema)
+        known = {id(metadata) for metadata in metadatas}
+        self.models = {kind: table for kind, table in kinds(tables).items() if id(table.metadata) in known}
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether Alembic, which knows nothing of schemas that fall away or are not looked at, would not find the models."""
+        default = self._connection.dialect.default_schema_name
+        hidden = not self._context.opts.get("include_schemas") and self.schema not in {None, default}
+        return bool(self.models) and (hidden or self.schema != self.tables.job.schema)
 
     def run(self, upgrade_ops: ops.UpgradeOps) -> None:
-        """Take out what Alembic proposes about the tables, and put in what is right."""
-        taken = [(place, op) for place, op in enumerate(upgrade_ops.ops) if self._is_about_ours(op)]
-        for _, op in taken:
-            upgrade_ops.ops.remove(op)
-        version = installed_version(self._connection, self._tables)
+        """Take out what Alembic proposes about our half of the tables, and put in what is right."""
+        taken = [op for op in upgrade_ops.ops if self._is_about(op)]
+        version = installed_version(self._connection, self.tables)
+        names = self._names()
         if version < latest():
-            place = min([place for place, op in taken if isinstance(op, ops.CreateTableOp)], default=0)
-            upgrade_ops.ops.insert(place, ChangeTablesOp(self._names(), version, latest(), self._models))
-            _OWN_LOGGER.info("Tables %s have version %d, and need %d", self._names().marker, version, latest())
-        elif taken:
-            _OWN_LOGGER.info("Tables %s are as they must be", self._names().marker)
-        if version:
-            upgrade_ops.ops.extend(self._of_the_application())
+            change = ChangeTablesOp(names, version, latest(), self.models)
+            upgrade_ops.ops[:] = self._replaced(upgrade_ops.ops, change)
+            _LOG.info("Tables %s: version %d, to be %d", names.marker, version, latest())
         else:
-            upgrade_ops.ops.extend(self._indexes([op for _, op in taken]))
+            upgrade_ops.ops[:] = [op for op in upgrade_ops.ops if not self._is_about(op)]
+            if taken:
+                _LOG.info("Tables %s: version %d, as it must be", names.marker, version)
+        for op in taken:
+            if self.models and isinstance(op, ops.ModifyTableOps):
+                theirs = [item for item in op.ops if self._is_theirs(op.table_name, item)]
+                if theirs:
+                    upgrade_ops.ops.append(ops.ModifyTableOps(op.table_name, theirs, schema=op.schema))
+
+    def _replaced(self, given: list[ops.MigrateOperation], change: ChangeTablesOp) -> list[ops.MigrateOperation]:
+        """Return the operations with one that makes both tables: after what they refer to, before what refers to them."""
+        places = [place for place, op in enumerate(given) if isinstance(op, ops.CreateTableOp) and self._is_about(op)]
+        before: list[ops.MigrateOperation] = []
+        after: list[ops.MigrateOperation] = []
+        ours = {_key(self.schema, table.name) for table in kinds(self.tables).values()}
+        for place, op in enumerate(given):
+            if self._is_about(op):
+                continue
+            refers = isinstance(op, ops.CreateTableOp) and bool(_referred(op) & ours)
+            if refers:
+                ours.add(_key(op.schema, op.table_name))  # type: ignore[attr-defined]
+            (before if places and place < max(places) and not refers else after).append(op)
+        return [*before, change, *after]
 
     def _names(self) -> Names:
-        tables, ids = self._tables, self._tables.job.c.job_id
+        tables, ids = self.tables, self.tables.job.c.job_id
         job_ids: Any = "uuid"
         if isinstance(tables.job_ids, DatabaseIds):
             job_ids = "database"
@@ -160,70 +183,14 @@ class _Comparison:
             job_ids = {"job_id": ast.get_source_segment(text, kind) or "", "numbered": numbered, "never_again": "", "copied": ""}
         return Names(tables.job.schema, tables.job.name, tables.archived_job.name, job_ids)
 
-    def _is_about_ours(self, op: ops.MigrateOperation) -> bool:
+    def _is_about(self, op: Any) -> bool:
         name, schema = getattr(op, "table_name", None), getattr(op, "schema", None)
-        schemas = {self._named(self._schema), self._named(self._tables.job.schema)}
-        return name in {table.name for table in kinds(self._tables).values()} and self._named(schema) in schemas
-
-    def _named(self, schema: str | None) -> str | None:
-        return self._default_schema if schema is None else schema
-
-    def _indexes(self, taken: Iterable[ops.MigrateOperation]) -> Iterator[ops.MigrateOperation]:
-        """Return what creates the application's own indexes on tables that are not there yet."""
-        for op in taken:
-            if isinstance(op, ops.ModifyTableOps):
-                theirs = [item for item in op.ops if isinstance(item, ops.CreateIndexOp) and self._is_theirs(op.table_name, item)]
-                for item in theirs:
-                    item.schema = self._schema
-                if theirs:
-                    yield ops.ModifyTableOps(op.table_name, theirs, schema=self._schema)
-
-    def _of_the_application(self) -> Iterator[ops.MigrateOperation]:
-        """Compare models of the application's own once more, in their place in this database, and return what is not ours."""
-        if not self._models:
-            return
-        metadata = self._translated()
-        mine = self._context.migration_context
-        opts = {**mine.opts, "target_metadata": metadata, "include_schemas": True}
-        opts |= {"include_name": self._include_name, "include_object": self._include_object}
-        context = MigrationContext.configure(connection=self._connection, opts=opts)
-        script = produce_migrations(context, metadata)
-        assert script.upgrade_ops is not None
-        for op in script.upgrade_ops.ops:
-            if isinstance(op, ops.ModifyTableOps):
-                theirs = [item for item in op.ops if self._is_theirs(op.table_name, item)]
-                if theirs:
-                    yield ops.ModifyTableOps(op.table_name, theirs, schema=op.schema)
-
-    def _translated(self) -> sa.MetaData:
-        """Return a copy of the application's MetaData in which our tables lie where this database has them."""
-        copy = sa.MetaData(naming_convention=self._metadatas[0].naming_convention)
-        ours = set(self._models.values())
-
-        def referred_schema(_table: sa.Table, _to: Any, constraint: Any, schema: str | None) -> str | None:
-            return self._schema if constraint.referred_table in ours else schema
-
-        for table in chain.from_iterable(metadata.tables.values() for metadata in self._metadatas):
-            schema: Any = self._schema if table in ours else table.schema  # None is no RETAIN_SCHEMA
-            table.to_metadata(copy, schema=schema, referred_schema_fn=referred_schema)
-        return copy
-
-    def _include_name(self, name: str | None, kind: str, parents: Any) -> bool:
-        if kind == "schema":
-            return self._named(name) == self._named(self._schema)
-        if kind == "table" and name not in {table.name for table in self._models.values()}:
-            return False
-        given = self._context.opts.get("include_name")
-        return given is None or bool(given(name, kind, parents))
-
-    def _include_object(self, item: Any, name: str | None, kind: str, reflected: bool, other: Any) -> bool:
-        if kind == "table" and (name not in {table.name for table in self._models.values()} or item.schema != self._schema):
-            return False
-        given = self._context.opts.get("include_object")
-        return given is None or bool(given(item, name, kind, reflected, other))
+        default = self._connection.dialect.default_schema_name
+        schemas = {place or default for place in (self.schema, self.tables.job.schema)}
+        return name in {table.name for table in kinds(self.tables).values()} and (schema or default) in schemas
 
     def _is_theirs(self, table: str, op: Any) -> bool:
-        kind = next(kind for kind, ours in kinds(self._tables).items() if ours.name == table)
+        kind = next(kind for kind, ours in kinds(self.tables).items() if ours.name == table)
         column = getattr(op, "column_name", None) or getattr(getattr(op, "column", None), "name", None)
         suffixes = chain.from_iterable(version.indexes.get(kind, ()) for version in VERSIONS.values())
         indexes = {index_name(table, suffix) for suffix in suffixes}
@@ -231,15 +198,88 @@ class _Comparison:
         return column not in _columns(kind) and not named & indexes
 
 
-def _metadatas(context: AutogenContext) -> list[sa.MetaData]:
-    given: Any = context.metadata
-    return [metadata for metadata in (given if isinstance(given, (list, tuple)) else [given]) if metadata is not None]
+def _key(schema: str | None, table: str) -> str:
+    return table if schema is None else f"{schema}.{table}"
+
+
+def _referred(op: ops.CreateTableOp) -> set[str]:
+    constraints = (item for item in op.columns if isinstance(item, sa.ForeignKeyConstraint))
+    return {element.target_fullname.rpartition(".")[0] for constraint in constraints for element in constraint.elements}
+
+
+def _compared_again(context: AutogenContext, pairs: list[_Pair], metadatas: list[sa.MetaData]) -> list[ops.MigrateOperation]:
+    """Compare the application's MetaData once more, with the models where this database has them."""
+    metadata = _translated(pairs, metadatas)
+    opts = {**context.opts, "target_metadata": metadata}
+    if not context.opts.get("include_schemas"):
+        opts |= {"include_schemas": True, "include_name": _only(context, pairs)}
+    script = produce_migrations(MigrationContext.configure(connection=context.connection, opts=opts), metadata)
+    assert script.upgrade_ops is not None
+    return script.upgrade_ops.ops
+
+
+def _translated(pairs: list[_Pair], metadatas: list[sa.MetaData]) -> sa.MetaData:
+    schemas = {id(table): pair.schema for pair in pairs for table in pair.models.values()}
+
+    def referred_schema(_table: sa.Table, _to: Any, constraint: sa.ForeignKeyConstraint, schema: str | None) -> Any:
+        return (schemas[id(constraint.referred_table)] or sa.BLANK_SCHEMA) if id(constraint.referred_table) in schemas else schema
+
+    copies = sa.MetaData(naming_convention=metadatas[0].naming_convention)
+    for table in chain.from_iterable(metadata.tables.values() for metadata in metadatas):
+        schema: Any = schemas.get(id(table), table.schema)  # None is no RETAIN_SCHEMA
+        copy = table.to_metadata(copies, schema=schema, referred_schema_fn=referred_schema)
+        names = {_definition(index): index.name for index in table.indexes}
+        for index in copy.indexes:
+            index.name = names.get(_definition(index), index.name)  # of `index=True` it is made anew, with the schema
+    return copies
+
+
+def _definition(index: sa.Index) -> tuple[Any, ...]:
+    return (*map(str, (getattr(column, "name", column) for column in index.expressions)), index.unique)
+
+
+def _only(context: AutogenContext, pairs: list[_Pair]) -> Any:
+    """Return the filter that lets in, of other schemas, nothing but our tables."""
+    given = context.opts.get("include_name")
+    ours = {(pair.schema, table.name) for pair in pairs for table in pair.models.values()}
+
+    def include_name(name: str | None, kind: str, parents: Any) -> bool:
+        if kind == "schema" and name is not None and name not in {schema for schema, _ in ours}:
+            return False
+        schema = parents.get("schema_name")
+        if kind == "table" and schema is not None and (schema, name) not in ours:
+            return False
+        return given is None or bool(given(name, kind, parents))
+
+    return include_name
+
+
+def _with_plain_types(given: Any) -> Any:
+    """Return a `render_item` that writes our column types, which a foreign key takes over, as what they are in the database."""
+    if getattr(given, "writes_plain_types", False):
+        return given
+
+    def render_item(kind: str, item: Any, context: AutogenContext) -> Any:
+        text = _PLAIN_TYPES.get(type(item)) if kind == "type" else None
+        if text is None:
+            return given(kind, item, context) if given else False
+        context.imports.add(IMPORT)
+        return text
+
+    render_item.writes_plain_types = True  # type: ignore[attr-defined]
+    return render_item
 
 
 def _compare(context: AutogenContext, upgrade_ops: ops.UpgradeOps, _schemas: Any) -> Any:
-    for metadata in _metadatas(context):
-        for tables in metadata.info.get(_REGISTERED, ()):
-            _Comparison(context, tables).run(upgrade_ops)
+    given: Any = context.metadata
+    metadatas = [metadata for metadata in (given if isinstance(given, (list, tuple)) else [given]) if metadata is not None]
+    pairs = [_Pair(context, tables, metadatas) for metadata in metadatas for tables in metadata.info.get(_REGISTERED, ())]
+    if pairs:
+        context.opts["render_item"] = _with_plain_types(context.opts.get("render_item"))
+    if any(pair.is_elsewhere for pair in pairs):
+        upgrade_ops.ops[:] = _compared_again(context, pairs, metadatas)
+    for pair in pairs:
+        pair.run(upgrade_ops)
     return _CONTINUE
 
 
