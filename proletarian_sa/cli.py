@@ -142,6 +142,13 @@ def revision(ini: str, section: str, **options: Any) -> None:
     except (CommandError, ValueError) as error:
         raise click.ClickException(str(error)) from error
     click.echo(f"Wrote {path}. Review it, then run: alembic upgrade head")
+    environment = path.parent.parent / "env.py"
+    if environment.exists() and "alembic_ext.proletarian_sa" not in environment.read_text(encoding="utf-8"):
+        click.echo(
+            f"So that alembic revision --autogenerate does not drop the tables, add to {environment}:\n"
+            "    from alembic_ext.proletarian_sa import register\n"
+            "    register(target_metadata)"
+        )
 
 
 @contextmanager

@@ -15,9 +15,11 @@ import sqlalchemy as sa
 from alembic.autogenerate import comparators, produce_migrations, render_op_text, renderers
 from alembic.migration import MigrationContext
 from alembic.operations import ops
+from alembic.util import CommandError
 
 from alembic_ext.proletarian_sa.body import IMPORT, Names, body
 from proletarian_sa.dialects import schema_names
+from proletarian_sa.errors import ProletarianError
 from proletarian_sa.installed import installed_version, kinds
 from proletarian_sa.job_ids import DatabaseIds, made_by_database, python_type
 from proletarian_sa.models import JobTables, check_job_tables, default_tables
@@ -53,7 +55,8 @@ def register(metadata: sa.MetaData, *, tables: JobTables = default_tables) -> sa
         The same `metadata`.
 
     Raises:
-        TypeError: This is no MetaData, or no JobTables.
+        TypeError: This is no MetaData, or no JobTables. At autogenerate: Alembic's CommandError, if a table of that name is there
+            and is not ours.
 
     **Transaction:** nothing.
     """
@@ -109,7 +112,7 @@ def _extras(context: AutogenContext, kind: str, table: sa.Table) -> str:
 
 def _arguments(context: AutogenContext, table: sa.Table, items: list[Any]) -> list[str]:
     """Return columns and constraints as Alembic writes them, each in one line."""
-    text = render_op_text(context, ops.CreateTableOp(table.name, items))
+    text = render_op_text(context, ops.CreateTableOp(table.name, items, _namespace_metadata=table.metadata))
     (statement,) = ast.parse(text).body
     call: Any = statement.value  # type: ignore[attr-defined]
     return [" ".join((ast.get_source_segment(text, argument) or "").split("\n")) for argument in call.args[1:]]
@@ -140,7 +143,10 @@ class _Pair:
     def run(self, upgrade_ops: ops.UpgradeOps) -> None:
         """Take out what Alembic proposes about our half of the tables, and put in what is right."""
         taken = [op for op in upgrade_ops.ops if self._is_about(op)]
-        version = installed_version(self._connection, self.tables)
+        try:
+            version = installed_version(self._connection, self.tables)
+        except ProletarianError as error:
+            raise CommandError(str(error)) from error
         names = self._names()
         if version < latest():
             change = ChangeTablesOp(names, version, latest(), self.models)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from alembic_ext.proletarian_sa.history import HISTORY, v01
 from proletarian_sa.names import check_identifiers, index_name
-from proletarian_sa.versions import latest
+from proletarian_sa.versions import VERSIONS, latest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -89,7 +89,7 @@ class Names:
 
     def literals(self) -> dict[str, str]:
         """Return the names as Python literals; a schema says on which databases it holds."""
-        job, archived_job = self.job_table, self.archived_job_table
+        tables = {"job": self.job_table, "archived_job": self.archived_job_table}
         if self.schema == DEFAULT_SCHEMA:
             schema = f"{_literal(self.schema)} if postgresql else None"
         elif self.schema is None:
@@ -99,11 +99,9 @@ class Names:
         return {
             "marker": self.marker,
             "schema": schema,
-            "job": _literal(job),
-            "archived_job": _literal(archived_job),
-            "queue_index": _literal(index_name(job, "queue_process_at")),
-            "key_index": _literal(index_name(job, "unique_key")),
-            "finished_index": _literal(index_name(archived_job, "finished_at")),
+            "job": _literal(self.job_table),
+            "archived_job": _literal(self.archived_job_table),
+            **{name: _literal(index_name(tables[kind], suffix)) for kind, suffix, name in _indexes()},
             "job_extras": self.extras.get("job", ""),
             "archived_job_extras": self.extras.get("archived_job", ""),
             **(v01.JOB_IDS[self.job_ids] if isinstance(self.job_ids, str) else self.job_ids),
@@ -154,6 +152,14 @@ def versions_written(text: str, names: Names) -> dict[str, int]:
         elif match["marker"] == names.marker and function.startswith("upgrade"):
             found[function] = int(match["end"])
     return found
+
+
+def _indexes() -> Iterator[tuple[str, str, str]]:
+    """Return of each index which table it is on, how its name ends, and what the texts call it."""
+    for version in VERSIONS.values():
+        for kind, suffixes in version.indexes.items():
+            for suffix in suffixes:
+                yield kind, suffix, f"{suffix}_index"
 
 
 def _spelled(version: int) -> str:

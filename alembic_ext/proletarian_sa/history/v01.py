@@ -50,12 +50,12 @@ op.create_table(
     if_not_exists=True,$never_again
     **options,
 )
-if not exists($job, $queue_index):
-    op.create_index($queue_index, $job, ["queue", "process_at"], schema=schema)
-if not exists($job, $key_index):
+if not exists($job, $queue_process_at_index):
+    op.create_index($queue_process_at_index, $job, ["queue", "process_at"], schema=schema)
+if not exists($job, $unique_key_index):
     present = sa.text("unique_key IS NOT NULL")
     op.create_index(
-        $key_index, $job, ["unique_key"], schema=schema, unique=True, postgresql_where=present, sqlite_where=present
+        $unique_key_index, $job, ["unique_key"], schema=schema, unique=True, postgresql_where=present, sqlite_where=present
     )
 op.create_table(
     $archived_job,
@@ -77,8 +77,8 @@ op.create_table(
     if_not_exists=True,
     **options,
 )
-if not exists($archived_job, $finished_index):
-    op.create_index($finished_index, $archived_job, ["finished_at"], schema=schema)
+if not exists($archived_job, $finished_at_index):
+    op.create_index($finished_at_index, $archived_job, ["finished_at"], schema=schema)
 """
 
 DOWNGRADE = """\
@@ -105,8 +105,8 @@ def has(what, table, known):
     return online and any(known == one["name"] for one in getattr(sa.inspect(op.get_bind()), what)(table, schema=schema))
 
 if mysql_family:
-    if not online or has("get_indexes", $job, $queue_index):  # of more characters than the column will have
-        op.drop_index($queue_index, table_name=$job, schema=schema)
+    if not online or has("get_indexes", $job, $queue_process_at_index):  # of more characters than the column will have
+        op.drop_index($queue_process_at_index, table_name=$job, schema=schema)
     op.execute("SET @time_zone = @@time_zone, time_zone = '+00:00'")  # what was in the session's becomes UTC
 for table in ($job, $archived_job):
     for column, column_type in changed[table].items():
@@ -117,13 +117,13 @@ for table in ($job, $archived_job):
 if mysql_family:
     op.execute("SET time_zone = @time_zone")
 there = {"if_not_exists": True} if postgresql else {}
-if not has("get_indexes", $job, $queue_index):
-    op.create_index($queue_index, $job, ["queue", "process_at"], schema=schema, **there)
-if not has("get_indexes", $job, $key_index):
+if not has("get_indexes", $job, $queue_process_at_index):
+    op.create_index($queue_process_at_index, $job, ["queue", "process_at"], schema=schema, **there)
+if not has("get_indexes", $job, $unique_key_index):
     present = sa.text("unique_key IS NOT NULL")
-    op.create_index($key_index, $job, ["unique_key"], schema=schema, unique=True, postgresql_where=present, **there)
-if not has("get_indexes", $archived_job, $finished_index):
-    op.create_index($finished_index, $archived_job, ["finished_at"], schema=schema, **there)
+    op.create_index($unique_key_index, $job, ["unique_key"], schema=schema, unique=True, postgresql_where=present, **there)
+if not has("get_indexes", $archived_job, $finished_at_index):
+    op.create_index($finished_at_index, $archived_job, ["finished_at"], schema=schema, **there)
 """
 
 ABANDON = """\
@@ -134,7 +134,7 @@ def has(what, table, known):
     # Says whether an interrupted run has left it.
     return not online or any(known == one["name"] for one in getattr(sa.inspect(op.get_bind()), what)(table, schema=schema))
 
-for table, index in (($job, $key_index), ($archived_job, $finished_index)):
+for table, index in (($job, $unique_key_index), ($archived_job, $finished_at_index)):
     if has("get_indexes", table, index):
         op.drop_index(index, table_name=table, schema=schema)
     for column in ("lease_until", "claimed_by", "crashes", "last_error", "unique_key", "headers"):
