@@ -16,7 +16,7 @@ FORMAT := $(RUN)/ruff format --check .
 FLOORS := $(RUN)/lint-imports
 TYPES := $(RUN)/mypy
 
-.PHONY: help setup test lint types floors demo tox clean
+.PHONY: help setup test clusters lint types floors demo tox clean
 
 help:  ## Say what there is to make
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST)
@@ -49,6 +49,10 @@ test: setup  ## Check and test everything
 	$(STYLE) || failed=1; $(FORMAT) || failed=1; $(FLOORS) || failed=1; $(TYPES) || failed=1; \
 	if [ -n "$$failed" ]; then echo "a check failed, see above; the tests run all the same" >&2; fi; \
 	$(RUN)/pytest $(PYTEST_OPTIONS) && [ -z "$$failed" ]
+
+# a few minutes; a program that is missing is an error that names its package
+clusters: $(INSTALLED)  ## Kill a node of each kind of cluster while workers are busy
+	@PROLETARIAN_TEST_DATABASES=sqlite $(RUN)/pytest -q tests/clusters
 
 lint: $(INSTALLED)  ## Check the code's style
 	@$(STYLE)

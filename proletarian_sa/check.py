@@ -135,8 +135,11 @@ def _look(connection: Connection, definitions: Definitions, tables: JobTables, t
     with explained(connection.engine, tables, f"Looking at the table {place}"):
         if not inspector.has_table(name, schema=schema):
             check_visible(connection, tables, table)
+            dialect = connection.dialect.name
             return Difference(
-                f"{place}: there is no such table.", f"{command('ddl', connection.dialect.name, tables)} | {definitions.how}"
+                f"{place}: there is no such table. With Alembic: {command('revision', dialect, tables)}, then alembic upgrade "
+                "head. Without:",
+                f"{command('ddl', dialect, tables)} | {definitions.how}",
             )
         columns = {column["name"]: column for column in inspector.get_columns(name, schema=schema)}
         # What may be NULL came later, or can: a table without the others was never one of ours.
@@ -174,9 +177,10 @@ def _of_version(connection: Connection, tables: JobTables) -> Iterator[Differenc
 
 def _differences(live: _Live) -> Iterator[Difference]:
     kind = next(kind for kind, table in kinds(live.tables).items() if table is live.table)
-    if is_original(kind, live.columns.keys()):
+    if is_original(live.connection, live.tables, kind, live.columns.keys()):
         cure = f"{command('revision', live.connection.dialect.name, live.tables)} --adopt"
         yield Difference(f"{live.place}: the table was made by the scripts of Proletarian, the Clojure library.", cure)
+        return  # which mends all of it
     for column in live.table.c:
         yield from _of_column(live, column)
     key = live.key["constrained_columns"]

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import configparser
-import importlib
-import inspect
 import logging
 import os
 import signal
 import sys
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 from sqlalchemy import exc, make_url
 
 from proletarian_sa.check import report
-from proletarian_sa.ddl import JOB_IDS
+from proletarian_sa.cli_revision import needing_alembic, revision, table_options
 from proletarian_sa.ddl import ddl as print_ddl
 from proletarian_sa.dialects.schema_names import SCHEMAS_ARE_DATABASES
 from proletarian_sa.errors import ProletarianError
+from proletarian_sa.factory import load
 from proletarian_sa.grants import grants as print_grants
 from proletarian_sa.signals import EXIT_SIGNAL, NAMES
 from proletarian_sa.version import __version__
@@ -28,12 +24,9 @@ from proletarian_sa.versions import latest
 from proletarian_sa.worker import QueueWorker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from types import FrameType
 
     from sqlalchemy.engine import URL
-
-    _Command = Callable[..., Any]
 
 EXIT_FAILED: Final = 1
 EXIT_JOBS_CUT_OFF: Final = 3
@@ -81,83 +74,7 @@ def worker(target: str, queues: tuple[str, ...], threads: int | None, log_level:
         _fail(f"{type(reason).__name__}: {reason}")
 
 
-def _table_options(command: _Command) -> _Command:
-    """Add the options that say which tables."""
-    for option in (
-        click.option(
-            "--job-ids",
-            type=click.Choice(list(JOB_IDS)),
-            default="uuid",
-            show_default=True,
-            help="Who makes them: the application, or the database (DatabaseIds).",
-        ),
-        click.option("--archived-job-table", default="archived_job", show_default=True, help="As in JobTables."),
-        click.option("--job-table", default="job", show_default=True, help="As in JobTables."),
-        click.option(
-            "--schema",
-            default="proletarian",
-            show_default=True,
-            help="As in JobTables: the default is used on PostgreSQL only; '' for none.",
-        ),
-    ):
-        command = option(command)
-    return command
-
-
-@main.command()
-@click.option(
-    "-c", "--config", "ini", envvar="ALEMBIC_CONFIG", default="alembic.ini", show_default=True, help="The project's alembic.ini."
-)
-@click.option("-n", "--name", "section", default="alembic", show_default=True, help="The section of alembic.ini.")
-@click.option("-m", "--message", help="Default: what the revision does.")
-@click.option("--head", default="head", show_default=True, help="What to chain to, where there are several heads.")
-@click.option("--version-path", help="The folder to write into, where there are several.")
-@click.option(
-    "--database", "databases", multiple=True, help="With the multidb template: a database that gets the tables; again for more."
-)
-@click.option("--adopt", is_flag=True, help="Take over the tables of Proletarian, the Clojure library, with their jobs.")
-@_table_options
-def revision(ini: str, section: str, **options: Any) -> None:
-    """Write an Alembic revision that installs or upgrades the tables into your own project.
-
-    Review it, then run: alembic upgrade head
-    """
-    with _alembic():
-        from alembic.config import Config  # noqa: PLC0415 - an optional dependency
-        from alembic.util import CommandError  # noqa: PLC0415 - likewise
-
-        from alembic_ext.proletarian_sa import write_revision  # noqa: PLC0415 - likewise
-    config = Config(ini, ini_section=section)
-    if hasattr(config, "toml_file_name"):  # from Alembic 1.16 on, the project may be described there
-        config.toml_file_name = "pyproject.toml"
-    if not Path(ini).exists() and not getattr(config, "toml_alembic_config", None):
-        raise click.UsageError(
-            f"There is no {ini} here. Go to your Alembic project, or give -c PATH; a new one: alembic init migrations"
-        )
-    try:
-        options["schema"] = options["schema"] or None
-        path = write_revision(config, **options)
-    except configparser.Error as error:
-        raise click.ClickException(f"{ini} is no alembic.ini: {error}") from error
-    except (CommandError, ValueError) as error:
-        raise click.ClickException(str(error)) from error
-    click.echo(f"Wrote {path}. Review it, then run: alembic upgrade head")
-    environment = path.parent.parent / "env.py"
-    if environment.exists() and "alembic_ext.proletarian_sa" not in environment.read_text(encoding="utf-8"):
-        click.echo(
-            f"So that alembic revision --autogenerate does not drop the tables, add to {environment}:\n"
-            "    from alembic_ext.proletarian_sa import register\n"
-            "    register(target_metadata)"
-        )
-
-
-@contextmanager
-def _alembic() -> Iterator[None]:
-    """Explain that a command needs Alembic."""
-    try:
-        yield
-    except ImportError as error:
-        raise click.ClickException(f"{error}. Install Alembic: pip install 'proletarian-sa[alembic]'") from error
+main.add_command(revision)
 
 
 @main.command()
@@ -198,12 +115,16 @@ def grants(dialect: str | None, url: str | None, **options: Any) -> None:
 
 @main.command()
 @click.option("--dialect", required=True, metavar="NAME", help="postgresql, mysql, mariadb or sqlite.")
-@_table_options
+@table_options
 @click.option("--uninstall", is_flag=True, help="Drop the two tables instead, with all jobs. The schema stays.")
 @click.option(
-    "--from", "start", type=int, metavar="N", help="The version that the tables have, as proletarian-sa check says; 0: none."
+    "--from",
+    "start",
+    type=click.IntRange(0),
+    metavar="N",
+    help="The version that the tables have, as proletarian-sa check says; 0: none.",
 )
-@click.option("--to", "end", type=int, metavar="M", help="The version that they are to have. Default: the last.")
+@click.option("--to", "end", type=click.IntRange(0), metavar="M", help="The version that they are to have. Default: the last.")
 def ddl(dialect: str, start: int | None, end: int | None, *, uninstall: bool, **names: Any) -> None:
     """Print the SQL that creates, changes or drops the tables. Nothing is executed.
 
@@ -220,7 +141,7 @@ def ddl(dialect: str, start: int | None, end: int | None, *, uninstall: bool, **
         if start is None:
             text = print_ddl(dialect, uninstall=uninstall, **names)
         else:
-            with _alembic():
+            with needing_alembic():
                 from alembic_ext.proletarian_sa.body import Names  # noqa: PLC0415 - an optional dependency
                 from alembic_ext.proletarian_sa.offline import statements  # noqa: PLC0415 - likewise
             text = statements(dialect, Names(**names), start, latest() if end is None else end)
@@ -231,7 +152,7 @@ def ddl(dialect: str, start: int | None, end: int | None, *, uninstall: bool, **
 
 @main.command()
 @click.option("--url", required=True, help="The SQLAlchemy URL of the database.")
-@_table_options
+@table_options
 def check(url: str, **names: Any) -> None:
     """Compare the tables in a database with what this version needs. Nothing is changed.
 
@@ -300,39 +221,12 @@ def _run(queue_worker: QueueWorker, signals: _Signals) -> int:
 
 
 def _load(target: str) -> QueueWorker:
-    """Import the worker, or call the factory."""
-    module_name, _, name = target.partition(":")
-    if not module_name or not name or module_name.startswith("."):
-        raise click.UsageError(f"{target!r} is not of the form MODULE:NAME, for example: proletarian-sa worker myapp:make_worker")
-    sys.path.insert(0, os.getcwd())  # noqa: PTH109 - a string is what belongs there
+    """Import the worker, or call the factory; its processes, if it has any, do the same."""
     try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (module_name == error.name or module_name.startswith(f"{error.name}.")):
-            raise
-        raise click.UsageError(f"There is no module {error.name!r} in {os.getcwd()} or on the path.") from error  # noqa: PTH109 - see above
-    found: Any = module
-    for part in name.split("."):
-        if not hasattr(found, part):
-            raise click.UsageError(f"{module_name!r} has no {name!r}. Name a QueueWorker, or a function that returns one.")
-        found = getattr(found, part)
-    if not isinstance(found, QueueWorker) and callable(found):
-        _check_factory(found, target)
-        found = found()
-    if not isinstance(found, QueueWorker):
-        raise click.UsageError(f"{target} must be a QueueWorker, or a function that returns one; this is {found!r}.")
-    return found
-
-
-def _check_factory(factory: Callable[..., Any], target: str) -> None:
-    try:
-        signature = inspect.signature(factory)
-    except ValueError:  # a builtin without a signature
-        return
-    try:
-        signature.bind()
-    except TypeError as error:
-        raise click.UsageError(f"{target} takes {signature}. Name a QueueWorker, or a function without arguments.") from error
+        queue_worker: QueueWorker = load(target, QueueWorker, "a QueueWorker")
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    return queue_worker.with_options(factory=target) if queue_worker.executor == "process" else queue_worker
 
 
 def _fail(message: str) -> NoReturn:

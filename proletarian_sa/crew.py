@@ -6,6 +6,7 @@ import queue as queues
 import random
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from proletarian_sa import events
@@ -14,7 +15,9 @@ from proletarian_sa.heartbeat import Heartbeats, InHand
 from proletarian_sa.lifecycle import LONGEST_STAGGER, Habits, Lifecycle
 from proletarian_sa.own_connection import OwnConnection
 from proletarian_sa.pace import Pace
+from proletarian_sa.processes import HandlerProcess, start_all
 from proletarian_sa.run import Decision, about
+from proletarian_sa.spread import Spread
 from proletarian_sa.step import claim_leased, record, run_in_hand
 
 if TYPE_CHECKING:
@@ -42,16 +45,23 @@ class Crew(Lifecycle):
         self._unrecorded = 0  # outcomes on their way into the database
         self._suspects: dict[Any, float] = {}  # jobs with crashes, until they are recorded: when they were taken
         self._pace = Pace(self._threads)
+        self._spread = Spread()  # of the claims
         self._moved = time.monotonic()  # when a handler last took a job
+        self._processes: list[HandlerProcess] = []
+        if habits.factory is not None and habits.load is not None:
+            self._processes = [HandlerProcess(runtime, habits.load, habits.factory) for _ in range(self._threads)]
         self._refused_here = 0  # outcomes in a row that were refused to the handlers' threads
 
     def start(self) -> None:
-        """Start the threads."""
+        """Start the threads, and before them the processes of the handlers, if there are to be any."""
+        start_all(self._processes)
         try:
             self._heartbeats.start()
             super().start()
         except BaseException:
             self._heartbeats.stop()
+            for process in self._processes:
+                process.kill()
             raise
 
     def _wake(self) -> None:
@@ -65,7 +75,10 @@ class Crew(Lifecycle):
     def _supervise(self) -> None:
         """Start the others, and end them in the order in which jobs pass through them."""
         finisher = self._thread(self._finish, "finisher")
-        handlers = [self._thread(self._handle, f"handler {number + 1}") for number in range(self._threads)]
+        handlers = [
+            self._thread(partial(self._handle, process), f"handler {number + 1}")
+            for number, process in enumerate(self._processes or [None] * self._threads)
+        ]
         started: list[threading.Thread] = []
         try:
             for thread in (finisher, *handlers):
@@ -104,6 +117,8 @@ class Crew(Lifecycle):
                     full = self._claim_once(own, limit, after_failure=failures > 0)
                 except Exception as error:  # noqa: BLE001 - judged there: waited out, or the worker's end
                     failures += 1
+                    if self._runtime.statements.is_lost_race(error):
+                        self._spread.lost()
                     self._stopping.wait(self._wait_out(error, failures))
                     continue
                 self._recovered(failures)
@@ -163,13 +178,15 @@ class Crew(Lifecycle):
         if after_failure or self._heartbeats.overdue():
             self._heartbeats.beat()  # before a job of ours that seems to have lapsed is taken for somebody else's
         sent_at = time.monotonic()
-        claimed = claim_leased(self._runtime, own, limit=limit)
+        claimed = claim_leased(self._runtime, own, limit=limit, spread=self._spread)
+        more = len(claimed) == limit or (bool(claimed) and self._spread.times > 1)
+        self._spread.won()
         for in_hand in self._heartbeats.add(claimed, sent_at):
             earlier = self._take(in_hand)
             if earlier is not None:
                 self._heartbeats.lose(earlier)
         # A job with crashes has been claimed alone, whatever was asked for.
-        return len(claimed) == limit or any(job.crashes for job in claimed)
+        return more or any(job.crashes for job in claimed)
 
     def _take(self, in_hand: InHand) -> InHand | None:
         """Hand a claimed job to the handlers, or hold it back while an earlier run of ours goes on, which is returned.
@@ -192,11 +209,18 @@ class Crew(Lifecycle):
 
     # Handle
 
-    def _handle(self) -> None:
+    def _handle(self, process: HandlerProcess | None) -> None:
+        try:
+            self._handle_all(process)
+        finally:
+            if process is not None:
+                process.close()
+
+    def _handle_all(self, process: HandlerProcess | None) -> None:
         while (in_hand := self._inbox.get()) is not None:
             began = self._moved = time.monotonic()
             try:
-                decision = self._run_one(in_hand)
+                decision = self._run_one(in_hand, process)
             except BaseException as error:  # noqa: BLE001 - our own mistake: the job lapses, the thread lives on
                 self._heartbeats.remove(in_hand)
                 self._leave(in_hand, None)
@@ -209,10 +233,10 @@ class Crew(Lifecycle):
                 del decision  # it holds the exception, and that the handler's variables
             del in_hand
 
-    def _run_one(self, in_hand: InHand) -> Decision:
+    def _run_one(self, in_hand: InHand, process: HandlerProcess | None) -> Decision:
         if self._stopping.is_set():
             return Decision(claimed=in_hand.claimed, verdict="release")
-        return run_in_hand(self._runtime, in_hand, stopping=self._stopping)
+        return run_in_hand(self._runtime, in_hand, self._stopping, None if process is None else process.run)
 
     def _record_here(self, in_hand: InHand, decision: Decision) -> None:
         """Record a failure in the handler's thread: a `failed_job` that takes its time holds up no other outcome."""

@@ -84,6 +84,27 @@ class TransactionLost(ProletarianError):
     """
 
 
+class JobTimeout(ProletarianError, TimeoutError):
+    """Say that a handler ran for longer than the `timeout` of its job type.
+
+    The attempt has failed, whatever the handler has returned or raised later, and what it wrote through ``job.session`` is rolled
+    back. A handler in a thread cannot be ended: it was asked to stop, and this is recorded when it returns. One in a process
+    (``executor="process"``) was killed at that moment.
+
+    What to do: look at ``job.stopping`` in long loops, or give the type a longer ``timeout``.
+    """
+
+
+class HandlerProcessLost(ProletarianError):
+    """Say that the process that ran a handler ended before the handler did, or could not be started.
+
+    With ``executor="process"``: a crash in C code, ``os._exit``, the kernel's answer to a lack of memory. It costs one attempt of
+    that one job; the worker starts a new process.
+
+    What to do: the message names the signal or the exit code; for SIGKILL look in the system's log for a lack of memory.
+    """
+
+
 class WorkerLost(ProletarianError):
     """Say that a run ended with its worker, without an outcome.
 

@@ -44,6 +44,13 @@ class JobStarted(JobEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JobOverTime(JobEvent):
+    """The handler runs for longer than its `timeout`, of `seconds`: it is asked to stop, and the attempt fails."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobSucceeded(JobEvent):
     """The job is in the archive as success."""
 

@@ -233,7 +233,7 @@ def _record_one(
         case "success" | "failure":
             lost = archived is Archived.LOST
             # Unless an earlier try was committed and its answer lost.
-            if not lost or runtime.statements.archived_by(connection, decision.claimed.job_id) == decision.claimed.token:
+            if not lost or runtime.statements.archived_as(connection, decision.claimed) is not None:
                 return _archived(runtime, decision, archived)
         case "retry":
             error = error_text(decision.exception or WorkerLost("unknown"))
@@ -264,11 +264,13 @@ def _archived(runtime: Runtime, decision: Decision, archived: Archived | None) -
 
 def _look_first(runtime: Runtime, connection: Connection, decision: Decision) -> Decision:
     """Find out what became of a commit whose answer was lost: the same claim never repeats effects that are there."""
-    job_id, token = decision.claimed.job_id, decision.claimed.token
     if runtime.statements.own(connection, decision.claimed):
         return replace(decision, uncertain=False)
-    if runtime.statements.archived_by(connection, job_id) == token:
+    status = runtime.statements.archived_as(connection, decision.claimed)
+    if status == "success":
         return replace(decision, verdict="success", exception=None, recorded=True, uncertain=False, said=())
+    if status is not None:  # by an earlier try to record this
+        return replace(decision, recorded=True, uncertain=False)
     return replace(decision, verdict="lost", uncertain=False, said=())
 
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import difflib
 import inspect
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
 
+from proletarian_sa.clock import as_timedelta
 from proletarian_sa.errors import UnknownJobType
 from proletarian_sa.names import check_name
 from proletarian_sa.retry import RetryStrategy
 
 if TYPE_CHECKING:
     from proletarian_sa.running import RunningJob
+
+SHORTEST_TIMEOUT: Final = dt.timedelta(milliseconds=1)
+LONGEST_TIMEOUT: Final = dt.timedelta(days=30)
 
 HandlerMode = Literal["default", "advanced"]
 ChooseRetry = Callable[["RunningJob", BaseException], RetryStrategy | None]
@@ -23,10 +28,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A handler ready to be called, and its own retry strategy."""
+    """A handler ready to be called, its own retry strategy, and how many seconds it has."""
 
     call: Callable[[RunningJob], object]
     retry: Retry = None
+    timeout: float | None = None
 
 
 class Handlers(Protocol):
@@ -56,17 +62,22 @@ class JobRegistry:
     def __init__(self) -> None:
         self._found: dict[str, Found] = {}
 
-    def handler(self, job_type: str, *, retry: Retry = None) -> Callable[[Function], Function]:
+    def handler(
+        self, job_type: str, *, retry: Retry = None, timeout: dt.timedelta | float | None = None
+    ) -> Callable[[Function], Function]:
         """Return a decorator that registers a function of `(payload)` or `(payload, job)`.
 
         Args:
             job_type: 1 to 255 characters, matched exactly.
             retry: The type's own strategy, or a function `(job, exception) -> RetryStrategy | None`; it takes precedence over the
                 worker's. None: the worker's.
+            timeout: How long one run may take, seconds or timedelta; None: as long as it likes. When it is over, `job.stopping` is
+                set, and the attempt fails with `JobTimeout` once the handler has returned; in a process (`executor="process"`) it
+                is killed at once.
 
         Raises:
             TypeError: The function takes other arguments, or is `async def` or a generator, which a worker thread would never run.
-            ValueError: The type is registered already, or is no valid name.
+            ValueError: The type is registered already, or is no valid name; or the timeout is out of bounds.
 
         **Transaction:** nothing.
         """
@@ -74,11 +85,12 @@ class JobRegistry:
             raise TypeError(f"The decorator needs a job type: @jobs.handler({job_type.__name__.replace('_', '-')!r}).")
         check_name(job_type, "job_type")
         check_retry(retry)
+        seconds = None if timeout is None else _seconds(timeout)
 
         def register(function: Function) -> Function:
             if job_type in self._found:
                 raise ValueError(f"There is a handler for {job_type!r} already. Register one function per job type.")
-            self._found[job_type] = Found(_adapt(function, job_type), retry)
+            self._found[job_type] = Found(_adapt(function, job_type), retry, seconds)
             return function
 
         return register
@@ -200,6 +212,10 @@ def result_of(result: object, name: str = "The handler") -> object:
             "Make it a plain function, or call asyncio.run() in it."
         )
     return result
+
+
+def _seconds(timeout: dt.timedelta | float) -> float:
+    return as_timedelta(timeout, "timeout", minimum=SHORTEST_TIMEOUT, maximum=LONGEST_TIMEOUT).total_seconds()
 
 
 def check_retry(retry: object) -> None:

@@ -58,7 +58,7 @@ def drop_all(bind: Engine | Connection, *, tables: JobTables = default_tables) -
     **Transaction:** as `create_all`.
     """
     with _connection(bind, tables) as connection:
-        _check(connection, tables, must_exist=False)
+        _check(connection, tables, must_exist=False, any_version=True)
         tables.job.metadata.drop_all(connection, tables=[tables.job, tables.archived_job])
 
 
@@ -95,7 +95,7 @@ def _connection(bind: Engine | Connection, tables: JobTables) -> Iterator[Connec
         raise TypeError(f"Give an Engine or a Connection, not {type(bind).__name__}: create_all(engine).")
 
 
-def _check(connection: Connection, tables: JobTables, *, must_exist: bool) -> None:
+def _check(connection: Connection, tables: JobTables, *, must_exist: bool, any_version: bool = False) -> None:
     inspector = sa.inspect(connection)
     found = 0
     for table in kinds(tables).values():
@@ -115,9 +115,11 @@ def _check(connection: Connection, tables: JobTables, *, must_exist: bool) -> No
             columns = {column["name"]: column["type"] for column in inspector.get_columns(table.name, schema=schema)}
         missing = {column.name for column in table.c} - set(columns)
         if missing:
-            raise misfit(connection, table, missing, columns.keys(), tables)
+            error = misfit(connection, table, missing, columns.keys(), tables)
+            if not (any_version and isinstance(error, TablesMissing)):
+                raise error
         check_ids(table, place, columns["job_id"], tables)
-    if found == len(kinds(tables)) and latest() > 1:
+    if found == len(kinds(tables)) and latest() > 1 and not any_version:
         version = installed_version(connection, tables)
         if version < latest():
             raise outdated(connection, tables, version)

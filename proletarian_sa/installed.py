@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shlex
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary, WeakSet
 
 import sqlalchemy as sa
 
-from proletarian_sa.dialects import schema_names
+from proletarian_sa.dialects import schema_names, statements_for
 from proletarian_sa.dialects.roles import roles_of
 from proletarian_sa.errors import ProletarianError, RightsMissing, TablesForeign, TablesMissing
 from proletarian_sa.job_ids import DatabaseIds, python_type
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
 FIRST: Final = VERSIONS[1]
+_current: Final[WeakKeyDictionary[Any, WeakSet[JobTables]]] = WeakKeyDictionary()  # by pool
 
 
 def installed_version(connection: Connection, tables: JobTables) -> int:
@@ -57,6 +59,24 @@ def installed_version(connection: Connection, tables: JobTables) -> int:
     return version
 
 
+def check_version_once(connection: Connection, tables: JobTables) -> None:
+    """Raise if the database has an older version of the tables; once it has the last, it is not asked again.
+
+    Raises:
+        TablesMissing: It has.
+
+    **Transaction:** as `installed_version`.
+    """
+    known = _current.setdefault(connection.engine.pool, WeakSet())
+    if latest() == 1 or tables in known:
+        return
+    version = installed_version(connection, tables)
+    if 0 < version < latest():
+        raise outdated(connection, tables, version)
+    if version:
+        known.add(tables)
+
+
 def _has(version: Any, tables: JobTables, columns: dict[str, set[str]], indexes: dict[str, set[str]]) -> bool:
     names = {kind: table.name for kind, table in kinds(tables).items()}
     return all(needed <= columns[kind] for kind, needed in version.columns.items()) and all(
@@ -84,8 +104,8 @@ def misfit(
     what = f"The table {place_of(connection, table)} in {connection.engine.url!r}"
     lacks = f"it has no column {', '.join(sorted(missing))}"
     if there >= FIRST.columns[kind] and missing <= later:
-        return outdated(connection, tables, 1)
-    if is_original(kind, there):
+        return outdated(connection, tables, max(1, installed_version(connection, tables)))
+    if is_original(connection, tables, kind, there):
         return TablesForeign(
             f"{what} was made by the scripts of Proletarian, the Clojure library: {lacks}. To take both over: "
             f"{command('revision', connection.dialect.name, tables)} --adopt, then alembic upgrade head. Or leave them alone. "
@@ -94,9 +114,10 @@ def misfit(
     return TablesForeign(f"{what} is not a table of proletarian-sa: {lacks}. {_renaming(tables)}")
 
 
-def is_original(kind: str, there: AbstractSet[str]) -> bool:
-    """Return whether a table of these columns is the original's, which nobody has taken over yet."""
-    return there & FIRST.columns[kind] == ORIGINAL.columns[kind]
+def is_original(connection: Connection, tables: JobTables, kind: str, there: AbstractSet[str]) -> bool:
+    """Return whether a table of these columns is the original's, which cannot do without row locks, and not taken over yet."""
+    row_locks = statements_for(connection.dialect, tables).row_locks
+    return row_locks and there & FIRST.columns[kind] == ORIGINAL.columns[kind]
 
 
 def outdated(connection: Connection, tables: JobTables, version: int) -> TablesMissing:

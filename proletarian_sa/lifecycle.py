@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 CLAIMING = "claiming jobs"
 MOST_REFUSALS = 3  # jobs in a row whose outcomes the database refuses to store, until the worker stops
+MOST_RACES = 3  # in a row that a claim may lose against those of other nodes of a cluster, until it waits
 LONGEST_STAGGER = 1.0  # seconds before the first poll, so that workers that start together do not poll together
 
 
@@ -35,12 +36,16 @@ class Habits:
         polling_interval: Seconds between polls of an empty queue.
         on_polling_error: Asked whether an error that waiting may not mend stops the worker; None: it does.
         on_shutdown: Called once all handlers have returned.
+        factory: What each process of handlers loads; None: handlers run in threads.
+        load: Loads it there.
     """
 
     threads: int
     polling_interval: float
     on_polling_error: Callable[[BaseException], object] | None = None
     on_shutdown: Callable[[], object] | None = None
+    factory: str | None = None
+    load: Callable[[str], Runtime] | None = None
 
 
 class Lifecycle:
@@ -148,13 +153,16 @@ class Lifecycle:
             self.ask_to_stop()
 
     def _recovered(self, failures: int) -> None:
-        if failures > 1:
+        if failures > max(1, self._untold):
             self._runtime.emit(events.Recovered(worker_id=self._runtime.worker_id, activity=CLAIMING, failures=failures))
 
     def _wait_out(self, error: Exception, failures: int) -> float:
         """Return how long to wait in seconds after an error of a claim, or raise it if it is the worker's end."""
         statements = self._runtime.statements
         if not statements.is_transient(error) and not statements.is_missing_table(error):
+            advice = statements.advice(error)
+            if advice is not None:
+                error.add_note(advice)
             if self._is_fatal(error):
                 raise error
             retry_in = backoff(failures)
@@ -165,10 +173,12 @@ class Lifecycle:
             )
             return retry_in.total_seconds()
         idled = failures == 1 and isinstance(error, exc.DBAPIError) and error.connection_invalidated
-        # A connection that went stale while idle is replaced at once, and quietly.
+        # A connection that went stale while idle is replaced at once, and quietly; likewise some races are lost on a cluster.
         if failures == 1:
-            self._untold = int(idled)
-        delay = backoff(failures).total_seconds() if not idled else 0.0
+            self._untold = 0
+        at_once = idled or (statements.is_lost_race(error) and self._untold == failures - 1 < MOST_RACES)
+        self._untold += at_once
+        delay = 0.0 if at_once else backoff(failures - self._untold).total_seconds()
         self._runtime.emit(
             events.TransientErrorMet(
                 worker_id=self._runtime.worker_id,

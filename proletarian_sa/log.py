@@ -17,6 +17,18 @@ if TYPE_CHECKING:
 
 logger: Final = logging.getLogger("proletarian_sa")
 
+QUIET: Final = frozenset(
+    {
+        events.JobsClaimed,
+        events.JobStarted,
+        events.JobSucceeded,
+        events.JobRetried,
+        events.JobFailed,
+        events.JobReleased,
+    }
+)
+"""What is DEBUG whatever it says: there are several of them for each job."""
+
 LOUD_AGAIN: Final = dt.timedelta(seconds=5)
 """During an outage the first error is logged, and then those whose back-off has grown to this."""
 
@@ -29,6 +41,8 @@ def log_event(event: events.Event) -> None:
 
     **Transaction:** nothing.
     """
+    if type(event) in QUIET and not logger.isEnabledFor(logging.DEBUG):
+        return
     level, message, exception = _describe(event)
     if logger.isEnabledFor(level):
         extra = {"proletarian_event": event}
@@ -84,6 +98,8 @@ def _describe_loss(event: events.JobEvent, job: str) -> Described:
         case events.JobHeldLong():
             message = f"{job} holds its transaction open for {event.seconds:.0f} s already; long jobs are for claim='leased'"
             return logging.WARNING, message, None
+        case events.JobOverTime():
+            return logging.WARNING, f"{job} runs for longer than its timeout of {event.seconds:g} s and is asked to stop", None
         case events.JobConnectionLost():
             message = f"{job}: the database ended the connection that holds it; it is asked to stop, and may run elsewhere already"
             return logging.WARNING, message, None

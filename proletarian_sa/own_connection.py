@@ -154,6 +154,8 @@ class OwnConnection:
         if connection is None or connection.closed:  # by a handler that should not
             return
         try:
+            if self.commit_failed:
+                connection.invalidate()  # SQLAlchemy takes the transaction for over and sends no rollback; `restore` commits
             if not connection.invalidated:
                 connection.rollback()
                 if self._restore is not None and before is not None:

@@ -30,6 +30,7 @@ from proletarian_sa.errors import (
 from proletarian_sa.retry import Retry, RetryStrategy, decide
 from proletarian_sa.running import RunningJob
 from proletarian_sa.session import HandlerTransaction
+from proletarian_sa.time_limit import TimeLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,25 +96,38 @@ def start(
     return RunningJob(claimed, payload, open_transaction or (lambda: HandlerTransaction(runtime, claimed)))
 
 
-def run(runtime: Runtime, claimed: ClaimedJob, running: RunningJob) -> Decision:
+def run(runtime: Runtime, claimed: ClaimedJob, running: RunningJob, *, limited: bool = True) -> Decision:
     """Find the handler, call it, and decide. If it used `job.session`, complete the job in that transaction.
+
+    Not `limited`: somebody else looks after the handler's timeout.
 
     All in one context of the job's own: the hooks of its session and its retry function see what the handler has set, and what
     they set is not seen by the next job.
 
     **Transaction:** that of `job.session`, committed or rolled back when this returns.
     """
-    return contextvars.Context().run(_run, runtime, claimed, running)
+    return contextvars.Context().run(_run, runtime, claimed, running, limited=limited)
 
 
-def _run(runtime: Runtime, claimed: ClaimedJob, running: RunningJob) -> Decision:
+def _run(runtime: Runtime, claimed: ClaimedJob, running: RunningJob, *, limited: bool) -> Decision:
     try:
         found = runtime.handlers.find(claimed.job_type)
     except UnknownJobType as error:
         return Decision(claimed=claimed, verdict="undeliverable", exception=error, payload=running.payload)
     runtime.emit(events.JobStarted(**about(runtime, claimed)))
+
+    def over() -> None:
+        running._stop.set()
+        runtime.emit(events.JobOverTime(**about(runtime, claimed), seconds=found.timeout or 0.0))
+
     try:
-        failure = _call(found, running)
+        if found.timeout is None or not limited:
+            failure = _call(found, running)
+        else:
+            with TimeLimit(found.timeout, over) as limit:
+                failure = _call(found, running)
+            if limit.exceeded and not isinstance(failure, LeaseLost):
+                failure = limit.failure(failure)
     except KeyboardInterrupt:
         if running._transaction is not None:
             running._transaction.abandon()  # else its locks and its connection would be in the way of putting the job back
@@ -237,6 +251,14 @@ def _decide(runtime: Runtime, claimed: ClaimedJob, running: RunningJob, found: F
     if retry is None:
         return Decision(claimed=claimed, verdict="failure", exception=failure, payload=running.payload)
     return Decision(claimed=claimed, verdict="retry", exception=failure, retry_in=retry.delay, retries_left=retry.retries_left)
+
+
+def decide_failure(runtime: Runtime, claimed: ClaimedJob, running: RunningJob, failure: BaseException) -> Decision:
+    """Decide what becomes of a run that was ended from outside, after which a commit of its own may have happened."""
+    said: list[events.Event] = []
+    found = runtime.handlers.find(claimed.job_type)
+    decision = _decide(replace(runtime, emit=said.append), claimed, running, found, failure)
+    return replace(decision, uncertain=True, said=tuple(said))
 
 
 def _is_death(runtime: Runtime, running: RunningJob, failure: BaseException) -> bool:

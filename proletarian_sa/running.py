@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from proletarian_sa.clock import as_timedelta
 from proletarian_sa.errors import SessionNotYours
@@ -16,6 +16,38 @@ if TYPE_CHECKING:
 
     from proletarian_sa.claimed import ClaimedJob
     from proletarian_sa.session import HandlerTransaction
+
+
+class StopFlag:
+    """An event that costs nothing until somebody waits for it: most handlers never do."""
+
+    __slots__ = ("_event", "_is_set")
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._event: threading.Event | None = None
+
+    def is_set(self) -> bool:
+        """Return whether it has been set."""
+        return self._is_set
+
+    def set(self) -> None:
+        """Wake all who wait, now and later."""
+        self._is_set = True
+        if self._event is not None:
+            self._event.set()
+
+    def wait(self, timeout: float) -> bool:
+        """Wait until it is set; return whether it is."""
+        if self._event is None:
+            with _making_events:
+                self._event = self._event or threading.Event()
+        if self._is_set:  # looked at after the event is there, as `set` looks for the event after it is set
+            return True
+        return self._event.wait(timeout)
+
+
+_making_events: Final = threading.Lock()
 
 
 class RunningJob:
@@ -46,7 +78,7 @@ class RunningJob:
         self._not_opened: BaseException | None = None
         self._finishing = False
         self._over = False  # the handler has returned
-        self._stop = threading.Event()
+        self._stop = StopFlag()
         self._opening = threading.Lock()
 
     @property

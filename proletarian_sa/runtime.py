@@ -16,6 +16,7 @@ from proletarian_sa.clock import as_timedelta
 from proletarian_sa.dialects import Statements, statements_for
 from proletarian_sa.errors import DatabaseNotSupported
 from proletarian_sa.handlers import HandlerMode, Handlers, Retry, as_handlers, check_callback, check_retry
+from proletarian_sa.installed import check_version_once
 from proletarian_sa.log import emitter, log_event
 from proletarian_sa.models import JobTables, check_job_tables, default_tables
 from proletarian_sa.names import check_name
@@ -160,6 +161,7 @@ def prepare(runtime: Runtime) -> Runtime:
 
     Raises:
         DatabaseNotSupported: An SQLite database in memory, a server that is too old, a pool that shares one connection.
+        TablesMissing: The tables are of an older version.
 
     **Transaction:** a connection of its own, rolled back.
     """
@@ -176,6 +178,7 @@ def prepare(runtime: Runtime) -> Runtime:
         reason = statements.why_not(connection)
         if reason is not None:
             raise DatabaseNotSupported(f"{engine.url!r} cannot serve a worker: {reason}")
+        check_version_once(connection, runtime.tables)
         options = statements.own_options(connection)
     # SQLAlchemy lets what the application's engine was given, if it was, win over what an engine made from it is given.
     insisted = {INSISTED: options} if options.keys() & engine.get_execution_options().keys() else {}

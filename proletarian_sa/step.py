@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import exc
 
@@ -18,9 +19,9 @@ from proletarian_sa.models import DEFAULT_QUEUE, JobTables, default_tables
 from proletarian_sa.own_connection import OwnConnection
 from proletarian_sa.run import Decision, run, start
 from proletarian_sa.runtime import DEFAULT_MAX_CRASHES, Claim, FailedJob, Runtime, build_runtime, prepare
+from proletarian_sa.spread import Spread
 
 if TYPE_CHECKING:
-    import datetime as dt
     import threading
     from collections.abc import Callable, Sequence
 
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
     from proletarian_sa.handlers import HandlerMode, Retry
     from proletarian_sa.heartbeat import InHand
     from proletarian_sa.outcomes import Outcome
+    from proletarian_sa.running import RunningJob
+
+CLAIMING: Final = "claiming jobs"
+MOST_RACES: Final = 5  # that one call of process_next_job may lose against claims on other nodes of a cluster
 
 
 def process_next_job(
@@ -147,11 +152,17 @@ def _process_leased(runtime: Runtime) -> Outcome | None:
 
 
 def _claim_or_explain(runtime: Runtime, own: OwnConnection) -> list[ClaimedJob]:
-    try:
-        return claim_leased(runtime, own, limit=1)
-    except exc.DBAPIError as error:
-        _explain(runtime, error)
-        raise
+    spread = Spread()
+    for _ in range(MOST_RACES):
+        try:
+            return claim_leased(runtime, own, limit=1, spread=spread)
+        except exc.DBAPIError as error:
+            lost = error
+        if not runtime.statements.is_lost_race(lost):
+            break
+        spread.lost()
+    _explain(runtime, lost)
+    raise lost
 
 
 def _explain(runtime: Runtime, error: exc.DBAPIError) -> None:
@@ -159,17 +170,35 @@ def _explain(runtime: Runtime, error: exc.DBAPIError) -> None:
         check_tables(runtime.engine, tables=runtime.tables)
 
 
-def claim_leased(runtime: Runtime, own: OwnConnection, *, limit: int) -> list[ClaimedJob]:
+def claim_leased(runtime: Runtime, own: OwnConnection, *, limit: int, spread: Spread | None = None) -> list[ClaimedJob]:
     """Claim up to `limit` jobs: ours when this returns. Jobs of a later queue only if the earlier ones have too few.
+
+    `spread`: the worker's, where claims on other nodes of a cluster may undo its own.
 
     **Transaction:** its own, one for each queue, committed.
     """
     taken: list[ClaimedJob] = []
     for queue in runtime.queues:
-        with own.transaction() as connection:
-            claimed = runtime.statements.claim(
-                connection, queue=queue, token=runtime.tokens.new(), lease=runtime.lease, limit=limit - len(taken)
+        try:
+            with own.transaction() as connection:
+                claimed = runtime.statements.claim(
+                    connection,
+                    queue=queue,
+                    token=runtime.tokens.new(),
+                    lease=runtime.lease,
+                    limit=limit - len(taken),
+                    spread=spread,
+                )
+        except Exception as error:  # becomes an event; what does not pass meets the next claim
+            if not taken:
+                raise
+            # What is ours already must not be forgotten: it would lapse, and count as lost with its worker.
+            runtime.emit(
+                events.TransientErrorMet(
+                    worker_id=runtime.worker_id, activity=CLAIMING, exception=error, retry_in=dt.timedelta(), consecutive=1
+                )
             )
+            break
         if claimed:
             runtime.emit(events.JobsClaimed(worker_id=runtime.worker_id, queue=queue, count=len(claimed)))
         taken += claimed
@@ -178,8 +207,15 @@ def claim_leased(runtime: Runtime, own: OwnConnection, *, limit: int) -> list[Cl
     return taken
 
 
-def run_in_hand(runtime: Runtime, in_hand: InHand, stopping: threading.Event | None = None) -> Decision:
-    """Run a job in hand, unless its lease is no longer ours. `stopping`: the worker's own flag, looked at once more.
+def run_in_hand(
+    runtime: Runtime,
+    in_hand: InHand,
+    stopping: threading.Event | None = None,
+    elsewhere: Callable[[InHand, RunningJob], Decision] | None = None,
+) -> Decision:
+    """Run a job in hand, unless its lease is no longer ours.
+
+    `stopping`: the worker's own flag, looked at once more. `elsewhere`: runs it in another process.
 
     **Transaction:** that of `job.session`, if the handler uses it.
     """
@@ -191,7 +227,7 @@ def run_in_hand(runtime: Runtime, in_hand: InHand, stopping: threading.Event | N
     in_hand.running = started
     if in_hand.lost or (stopping is not None and stopping.is_set()):  # since the caller looked
         started._stop.set()
-    return run(runtime, in_hand.claimed, started)
+    return run(runtime, in_hand.claimed, started) if elsewhere is None else elsewhere(in_hand, started)
 
 
 def record(runtime: Runtime, recorder: Recorder, in_hand: InHand, decision: Decision) -> Outcome:

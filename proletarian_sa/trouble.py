@@ -20,7 +20,7 @@ class Trouble:
         self._activity = activity
         self._failures = 0
 
-    def met(self, error: Exception, delay_after: Callable[[int], dt.timedelta]) -> float:
+    def met(self, error: BaseException, delay_after: Callable[[int], dt.timedelta]) -> float:
         """Tell of one failure more, and return how many seconds to wait, as `delay_after` says for so many in a row."""
         self._failures += 1
         delay = delay_after(self._failures)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from proletarian_sa.at_exit import call_at_exit, forget
 from proletarian_sa.clock import as_timedelta
 from proletarian_sa.crew import Crew
+from proletarian_sa.factory import load
 from proletarian_sa.handlers import check_callback
 from proletarian_sa.held_check import check_held
 from proletarian_sa.held_crew import HeldCrew
@@ -72,6 +73,12 @@ class QueueWorker:
             else it polls again after a growing pause. By default it stops. Errors that pass are always waited out.
         on_shutdown: Called without arguments after a stop, once all handlers have returned.
         stop_timeout: How long `stop` waits for running handlers, seconds or timedelta; 10 s by default.
+        executor: Where handlers run: `thread`, the default, or `process`: each in one of `worker_threads` processes, so that they
+            use more than one processor, and one that crashes, eats the memory or exceeds its timeout costs one attempt of its job
+            and no more. Leased claims only; each process makes an engine of its own, by `factory`. `failed_job` and `on_event`
+            are called in the worker's process.
+        factory: With `executor="process"`: `MODULE:NAME` of this worker, or of the function without arguments that returns it. The
+            command `proletarian-sa worker` gives its own.
         install_signal_handlers: Stop at SIGTERM, SIGINT and SIGBREAK; needs `start` in the main thread. The first signal calls
             `stop`, beside the application's own handler if there is one; without one, `run` returns after that, or the process
             ends by the signal. The second has its usual effect at once. `stop` puts back what was there. False by default.
@@ -106,6 +113,8 @@ class QueueWorker:
         on_polling_error: Callable[[BaseException], object] | None = None,
         on_shutdown: Callable[[], object] | None = None,
         stop_timeout: dt.timedelta | float = 10.0,
+        executor: Literal["thread", "process"] = "thread",
+        factory: str | None = None,
         install_signal_handlers: bool = False,
         worker_id: str | None = None,
         on_event: events.Sink = log_event,
@@ -117,6 +126,7 @@ class QueueWorker:
             raise ValueError(f"worker_threads must be 1 to {MOST_THREADS}, not {worker_threads}.")
         if not isinstance(install_signal_handlers, bool):
             raise TypeError(f"install_signal_handlers must be True or False, not {install_signal_handlers!r}.")
+        _check_executor(executor, factory, claim)
         check_callback(on_polling_error, "on_polling_error", "error")
         check_callback(on_shutdown, "on_shutdown")
         self._habits = Habits(
@@ -124,6 +134,8 @@ class QueueWorker:
             polling_interval=_seconds(polling_interval, "polling_interval", SHORTEST_INTERVAL),
             on_polling_error=on_polling_error,
             on_shutdown=on_shutdown,
+            factory=factory if executor == "process" else None,
+            load=load_runtime,
         )
         self._stop_timeout = _seconds(stop_timeout, "stop_timeout")
         self._runtime = build_runtime(
@@ -146,6 +158,11 @@ class QueueWorker:
         self._crew: Lifecycle | None = None
         self._stop_asked = False  # since the last start began
         self._starting = threading.RLock()  # a sink may call start() or stop()
+
+    @property
+    def executor(self) -> str:
+        """Where its handlers run: `thread` or `process`."""
+        return str(self._given["executor"])
 
     def with_options(self, **options: Any) -> QueueWorker:
         """Return a worker, not started, that differs in the given options.
@@ -188,6 +205,8 @@ class QueueWorker:
             RightsMissing: The engine's user may not do what a worker does; the message says what to type.
             DatabaseNotSupported: The server is too old, or the SQLite database is in memory.
             SQLAlchemyError: The database cannot be reached.
+            ValueError: Handlers are to run in processes, and no `factory` was given.
+            HandlerProcessLost: Their processes end at once; what the factory raises in them is raised here.
             RuntimeError: It is still stopping: handlers have not returned. Or the worker is to install signal handlers, and this is
                 not the main thread.
 
@@ -199,6 +218,7 @@ class QueueWorker:
                 return
             self._stop_asked = False
             self._signals.check()
+            self._check_factory()
             runtime = past_stale(self._prepare, self._runtime.engine.dialect)
             crew = HeldCrew(runtime, self._habits) if runtime.claim == "held" else Crew(runtime, self._habits)
             self._signals.install()
@@ -215,6 +235,13 @@ class QueueWorker:
                 self._signals.remove()
                 crew.ask_to_stop()  # Ctrl-C may have come when its threads had begun already
                 raise
+
+    def _check_factory(self) -> None:
+        if self.executor == "process" and self._habits.factory is None:
+            raise ValueError(
+                "With executor='process' each process makes an engine of its own: give factory='myapp:make_worker', the function "
+                "that returns this worker, or start it by: proletarian-sa worker myapp:make_worker"
+            )
 
     def _prepare(self) -> Runtime:
         with explained(self._runtime.engine, self._runtime.tables, "Connecting"):
@@ -284,6 +311,21 @@ class QueueWorker:
 
     def __exit__(self, *_error: object) -> None:
         self.stop()
+
+
+def _check_executor(executor: Any, factory: Any, claim: Any) -> None:
+    if executor not in ("thread", "process"):
+        raise ValueError(f"executor must be 'thread' or 'process', not {executor!r}.")
+    if executor == "process" and claim == "held":
+        raise ValueError("Held jobs run where their transaction is: executor='process' needs claim='leased'.")
+    if factory is not None and not isinstance(factory, str):
+        raise TypeError(f"factory must be a string, MODULE:NAME, not {factory!r}: factory='myapp:make_worker'.")
+
+
+def load_runtime(factory: str) -> Runtime:
+    """Return what a worker knows of the world, in a process of its handlers."""
+    worker: QueueWorker = load(factory, QueueWorker, "a QueueWorker")
+    return worker._runtime
 
 
 def _seconds(value: Any, name: str, minimum: float = 0.0) -> float:

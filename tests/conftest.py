@@ -24,6 +24,8 @@ from tests.servers.hooks import (  # noqa: F401 - pytest finds its hooks here by
     pytest_unconfigure,
 )
 
+collect_ignore = ["clusters"]  # `make clusters` names the folder: three servers at a time, of which one is killed
+
 
 @pytest.fixture(scope="session")
 def servers(request: pytest.FixtureRequest) -> Servers:

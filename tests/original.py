@@ -10,7 +10,7 @@ import sqlalchemy as sa
 COLUMNS = "job_id, queue, job_type, payload, attempts, enqueued_at, process_at"
 SQLITE_NOW = "strftime('%Y-%m-%d %H:%M:%f000', 'now', '{} seconds')"  # which rounds to milliseconds, up or down
 NOW = {"postgresql": "clock_timestamp()", "sqlite": SQLITE_NOW.format("-0.001")}
-DUE = {"sqlite": SQLITE_NOW.format("+0.001")}
+DUE = {"postgresql": "clock_timestamp()", "sqlite": SQLITE_NOW.format("+0.001")}
 
 
 class Original:
@@ -20,8 +20,8 @@ class Original:
         name = engine.dialect.name
         self._engine = engine
         self._schema = "proletarian." if name == "postgresql" else ""
-        self._now = NOW.get(name, "utc_timestamp(6)")
-        self._due = DUE.get(name, self._now)
+        self._now = NOW.get(name, "utc_timestamp()")  # its own tables keep whole seconds there, and MySQL would round up
+        self._due = DUE.get(name, "utc_timestamp(6)")
         self._lock = "" if name == "sqlite" else "FOR UPDATE SKIP LOCKED"
         self._stored = {"postgresql": lambda job_id: job_id, "sqlite": lambda job_id: job_id.hex}.get(
             name, lambda job_id: job_id.bytes

@@ -1,5 +1,7 @@
 """Roles for real: what `proletarian-sa grants` prints, run as an administrator would, and the engines of those roles."""
 
+from contextlib import closing
+
 import sqlalchemy as sa
 from click.testing import CliRunner
 
@@ -21,20 +23,20 @@ def refused(*arguments: str) -> str:
     return result.stderr
 
 
-def run(database: Database, text: str) -> None:
-    """Run a text of several statements, unchanged, as the administrator in the database."""
-    options = {}
+def run(database: Database, text: str, role: sa.Engine | None = None) -> None:
+    """Run a text of several statements, unchanged, as the administrator in the database, or as the role of an engine."""
+    options: dict[str, object] = {}
     if database.url.get_backend_name() != "postgresql":
         from pymysql.constants import CLIENT  # noqa: PLC0415 - not everybody has it
 
         options["connect_args"] = {"client_flag": CLIENT.MULTI_STATEMENTS}
-    engine = database.create_engine(isolation_level="AUTOCOMMIT", **options)
-    connection = engine.raw_connection()
-    cursor = connection.cursor()
-    cursor.execute(text)
-    while cursor.nextset():
-        pass
-    connection.close()
+    user = database.url if role is None else role.url
+    engine = sa.create_engine(user, poolclass=sa.NullPool, isolation_level="AUTOCOMMIT", **options)
+    with closing(engine.raw_connection()) as connection:
+        cursor = connection.cursor()
+        cursor.execute(text)
+        while cursor.nextset():
+            pass
     engine.dispose()
 
 

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, mapped_column
 
 from alembic_ext.proletarian_sa.history import HISTORY
-from proletarian_sa import ArchivedJobMixin, JobMixin, JobTables
+from proletarian_sa import ArchivedJobMixin, JobMixin, JobTables, UUIDv7
 from proletarian_sa.names import index_name
 from proletarian_sa.versions import VERSIONS, Version
 
@@ -62,12 +62,14 @@ def second_tables(**names: Any) -> JobTables:
     class Job(JobMixin, Base):
         __tablename__ = names.get("job_table", "job")
         __job_schema__ = names.get("schema", "proletarian")
+        __job_ids__ = names.get("job_ids") or UUIDv7()
         __table_args__ = (sa.Index(index_name(__tablename__, "job_type"), "job_type"),)
         note = mapped_column(sa.String(255), sort_order=99)
 
     class ArchivedJob(ArchivedJobMixin, Base):
         __tablename__ = names.get("archived_job_table", "archived_job")
         __job_schema__ = names.get("schema", "proletarian")
+        __job_ids__ = names.get("job_ids") or UUIDv7()
         note = mapped_column(sa.String(255), sort_order=99)
 
     return JobTables(job=Job, archived_job=ArchivedJob)

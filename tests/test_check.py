@@ -2,6 +2,7 @@
 
 import datetime as dt
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -142,7 +143,8 @@ def test_a_missing_table_is_named_with_the_command(database, engine, job_ids):
     feed(database, CliRunner().invoke(main, words[1:]).stdout)
 
     where = place(database).removesuffix("job")
-    assert [f"{where}{name}: there is no such table." for name in ("jobs", "archived_job")] == list(found)
+    advice = f"With Alembic: {shlex.join(['proletarian-sa', 'revision', *arguments])}, then alembic upgrade head. Without:"
+    assert [f"{where}{name}: there is no such table. {advice}" for name in ("jobs", "archived_job")] == list(found)
     assert ["proletarian-sa", "ddl", "--dialect", database.url.get_backend_name(), *arguments] == words
     check_tables(engine, tables=tables)
     assert 0 == check(database.url, *arguments).exit_code

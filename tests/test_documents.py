@@ -5,8 +5,10 @@ from __future__ import annotations
 import inspect
 import logging
 import re
+import shlex
 from pathlib import Path
 
+import alembic.command
 import pytest
 import sqlalchemy as sa
 from sybil import Document, Sybil
@@ -14,6 +16,8 @@ from sybil.parsers.markdown import PythonCodeBlockParser
 
 import proletarian_sa
 from proletarian_sa import QueueWorker, events
+from proletarian_sa.cli import main
+from proletarian_sa.log import QUIET
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -58,6 +62,28 @@ def test_the_first_job_prints_its_welcome(
     assert "welcome, ada@example.com\n" == capsys.readouterr().out
 
 
+COMMANDS = re.compile(r"^ {4}((?:proletarian-sa|alembic) [^|#\n]+)|`((?:proletarian-sa|alembic) [^`|…]+)`", re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "path", [*DOCUMENTS, *sorted((ROOT / "examples").rglob("README.md"))], ids=lambda path: path.parent.name + path.name
+)
+def test_every_command_is_known(path: Path) -> None:
+    """The commands `proletarian-sa …` and `alembic …` of a document exist, with each option that stands there."""
+    unknown = []
+    for text in (line or span for line, span in COMMANDS.findall(path.read_text())):
+        program, name, *words = shlex.split(re.sub(r"[\[\]]", " ", text))
+        if program == "alembic":
+            options = {"--sql", "--autogenerate"} if hasattr(alembic.command, name) else None
+        else:
+            command = main.commands.get(name)
+            options = command and {option for parameter in command.params for option in parameter.opts} | {"--help"}
+        if options is None or {word for word in words if word.startswith("-")} - options:
+            unknown.append(text)
+
+    assert [] == unknown
+
+
 def rows(path: Path) -> list[list[str]]:
     """Return the cells of all rows of a document's tables."""
     lines = [line for line in path.read_text().splitlines() if line.startswith("| ") and not line.startswith("| ---")]
@@ -73,6 +99,7 @@ def test_every_event_is_in_the_table() -> None:
     assert sorted(kinds - {"Event", "JobEvent"}) == sorted(row[0].strip("`") for row in table)
     assert levels <= set(logging.getLevelNamesMapping())
     assert {4} == {len(row) for row in table}
+    assert {kind.__name__ for kind in QUIET} == {row[0].strip("`") for row in table if row[1] == "DEBUG"}
 
 
 ORIGINAL_OPTIONS = (

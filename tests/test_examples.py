@@ -12,10 +12,16 @@ from tests.command import ROOT, Command
 from tests.servers.database import Database
 
 FOLDER = ROOT / "examples"
-NAMES = ["a_echo", "b_failures", "c_interruption", "held_or_leased", "many_queues", "outbox_transaction", "own_tables"]
+PROJECT = "alembic_project"  # see test_example_alembic
+NAMES = [PROJECT, "a_echo", "b_failures", "c_interruption", "held_or_leased", "many_queues", "outbox_transaction", "own_tables"]
 MOST_LINES = 30
 MORE = "…"
-VARYING = {r"\d\d:\d\d:\d\d": "<time>", r"after \d+\.\d s": "after <time>"}
+VARYING = {
+    r"(\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d(,\d{3})?": "<time>",
+    r"after \d+\.\d s": "after <time>",
+    r"Context impl \w+": "Context impl <database>",
+    r"(non-)?transactional DDL": "<kind of> DDL",
+}
 
 
 class Readme:
@@ -48,7 +54,11 @@ class Shell:
 
     def run(self, module: str) -> list[str]:
         """Return what a command prints that ends by itself."""
-        with self.start(module) as command:
+        return self.printed(self.start(module))
+
+    def printed(self, started: Command) -> list[str]:
+        """Return what a command prints that ends by itself, with success."""
+        with started as command:
             assert 0 == command.code(), command.output
             return plain(command.output)
 
@@ -189,4 +199,4 @@ def test_readme(name: str) -> None:
 
 def test_every_example_is_run() -> None:
     """There is no example that these tests do not know, beside the demo, which has tests of its own."""
-    assert {*NAMES, "demo"} == {path.parent.name for path in FOLDER.glob("*/__init__.py")}
+    assert {*NAMES, "demo"} == {path.parent.name for path in FOLDER.glob("*/README.md")}

@@ -157,7 +157,7 @@ def actions_on(statements: Statements, jobs: list[ClaimedJob]) -> dict[str, Call
         "postpone": lambda connection: statements.release(connection, one, delay=LEASE, note="unknown"),
         "own": lambda connection: statements.own(connection, one),
         "last_error": lambda connection: statements.last_error(connection, one.job_id),
-        "archived_by": lambda connection: statements.archived_by(connection, one.job_id),
+        "archived_as": lambda connection: statements.archived_as(connection, one),
     }
 
 

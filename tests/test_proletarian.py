@@ -2,7 +2,6 @@
 
 import datetime as dt
 import uuid
-from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -12,11 +11,8 @@ from proletarian_sa import (
     ManualClock,
     PlainJSON,
     RetryStrategy,
-    TablesForeign,
     UUIDv4,
-    check_tables,
     create_all,
-    default_tables,
     enqueue,
 )
 from tests.claims import HELD, chosen, process_next_job
@@ -166,36 +162,3 @@ def test_what_is_running_here_beside_a_worker_of_the_original(queue_engine):
     attempts = 1 if chosen() == HELD else 2
     assert [("success", attempts)] == [(row.status, row.attempts) for row in archived(queue_engine)]
     assert [] == queued(queue_engine)
-
-
-SCRIPT = """
-CREATE SCHEMA proletarian;
-CREATE TABLE proletarian.job (job_id UUID PRIMARY KEY, queue TEXT NOT NULL, job_type TEXT NOT NULL, payload TEXT NOT NULL,
-    attempts INTEGER NOT NULL, enqueued_at TIMESTAMPTZ NOT NULL, process_at TIMESTAMPTZ NOT NULL);
-CREATE TABLE proletarian.archived_job (job_id UUID PRIMARY KEY, queue TEXT NOT NULL, job_type TEXT NOT NULL, payload TEXT NOT NULL,
-    attempts INTEGER NOT NULL, enqueued_at TIMESTAMPTZ NOT NULL, process_at TIMESTAMPTZ NOT NULL, status TEXT NOT NULL,
-    finished_at TIMESTAMPTZ NOT NULL);
-CREATE INDEX job_queue_process_at ON proletarian.job (queue, process_at);
-"""
-
-
-@pytest.mark.parametrize("database_kind", ["postgresql", "postgresql-oldest"], indirect=True)
-def test_tables_of_the_original_are_taken_over(engine):
-    """Tables that have the original's columns only are refused; with what docs/proletarian.md adds they are ours, jobs included."""
-    document = (Path(__file__).parent.parent / "docs" / "proletarian.md").read_text()
-    added = [line[6:] for line in document.splitlines() if line.startswith("      ")]
-    with engine.begin() as connection:
-        connection.exec_driver_sql(SCRIPT)
-    job_id = Original(engine).enqueue("greet", "[1]")
-    with pytest.raises(TablesForeign, match="it has no column claimed_by, crashes"):
-        check_tables(engine)
-    with engine.begin() as connection:
-        connection.exec_driver_sql("\n".join(added))
-
-    check_tables(engine)
-    assert {index.name for index in default_tables.job.indexes} == {
-        index["name"] for index in sa.inspect(engine).get_indexes("job", "proletarian")
-    }
-    assert "retrying" == process_next_job(engine, lambda *_: 1 / 0, retry=RetryStrategy(retries=1)).status
-    assert [job_id] == [job.job_id for job in run_due(engine)]
-    assert [("success", 2)] == [(row.status, row.attempts) for row in archived(engine)]

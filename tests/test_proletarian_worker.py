@@ -58,7 +58,7 @@ def test_the_defaults_are_the_originals():
     options = [name for name, one in parameters.items() if one.kind is one.KEYWORD_ONLY]
 
     assert DEFAULTS == {name: parameters[name].default for name in DEFAULTS}
-    assert {*DEFAULTS, "session_factory"} == set(options)
+    assert {*DEFAULTS, "session_factory", "executor", "factory"} == set(options)
 
 
 def test_the_worker_id_names_threads_and_events(queue_engine, work):

@@ -47,7 +47,7 @@ def test_names_in_a_revision(project: Path, engine: sa.Engine, database: Any, na
 def test_a_name_that_is_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str):
     """The command refuses a name that a database would cut off, as `JobTables` does, and writes nothing."""
     monkeypatch.chdir(tmp_path)
-    Path("alembic.ini").touch()
+    Path("alembic.ini").write_text("[alembic]\nscript_location = migrations\n", encoding="utf-8")
     result = CliRunner().invoke(main, ["revision", option, "x" * 64])
 
     assert 1 == result.exit_code

@@ -180,6 +180,21 @@ def test_tables_that_vanish_are_waited_for(queue_engine, work):
     assert worker.is_running
 
 
+def test_an_index_that_is_made_anew_is_waited_for(queue_engine, work):
+    """Without the index that claims read, for as long as that takes, jobs are done without it or later; no worker ends."""
+    worker, seen = work(lambda job: None)
+    worker.start()
+    seen.wait_for(events.WorkerStarted)
+    (index,) = [index for index in default_tables.job.indexes if [*index.columns.keys()] == ["queue", "process_at"]]
+    index.drop(queue_engine)
+    add(queue_engine)
+    wait_until(lambda: seen.of(events.TransientErrorMet) or seen.of(events.JobSucceeded), timeout=PATIENCE)
+    index.create(queue_engine)
+    seen.wait_for(events.JobSucceeded)
+
+    assert worker.is_running
+
+
 def test_session_id_is_the_servers(database, queue_engine):
     """The helper that kills connections kills the right one."""
     database.require("server")

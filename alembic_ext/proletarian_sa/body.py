@@ -20,18 +20,20 @@ DEFAULT_SCHEMA: Final = "proletarian"
 ORIGINAL: Final = -1
 """In place of a version's number: the tables of Proletarian, the Clojure library."""
 
-IMPORT: Final = "from sqlalchemy.dialects import mysql"
+MYSQL: Final = "from sqlalchemy.dialects import mysql"
+IMPORTS: Final = ("from alembic.util import CommandError", MYSQL)
 """What a body may need beside `op` and `sa`."""
 
+# `postgresql` is what autogenerate imports for types, in the same function.
 _HEAD = """\
 # proletarian-sa: $marker from $start to $end
-postgresql = op.get_context().dialect.name == "postgresql"
+is_postgresql = op.get_context().dialect.name == "postgresql"
 schema = $schema
 """
 
 _IMPATIENT = """\
 # Whoever enqueues a job would have to wait behind this: without a lock within 5 seconds it gives up.
-if postgresql:
+if is_postgresql:
     before = "set_config('proletarian_sa.before', current_setting('lock_timeout'), false)"
     op.execute(f"SELECT {before}, set_config('lock_timeout', '5s', false)")
 elif op.get_context().dialect.name in ("mysql", "mariadb"):
@@ -39,17 +41,28 @@ elif op.get_context().dialect.name in ("mysql", "mariadb"):
 try:
 $body
 except sa.exc.DBAPIError as error:
-    known = {getattr(error.orig, name, None) for name in ("sqlstate", "pgcode")} | set(error.orig.args[:1])
-    if not known & {"55P03", 1205, "database is locked"}:
+    codes = [getattr(error.orig, name, None) for name in ("sqlstate", "pgcode", "errno")] + list(error.orig.args[:1])
+    if not any(code in ("55P03", "40P01", 1205, 1213, "database is locked") for code in codes):
         raise
-    raise RuntimeError(
-        "The tables of proletarian-sa are in use, by a long transaction or a held job, so this migration gave up after 5 seconds. "
+    raise CommandError(
+        "The tables of proletarian-sa are in use, by a long transaction or a held job, so this migration gave up. "
         "Let that end, then run the same command again."
     ) from error
-if postgresql:
+if is_postgresql:
     op.execute("SELECT set_config('lock_timeout', current_setting('proletarian_sa.before'), false)")
 elif op.get_context().dialect.name in ("mysql", "mariadb"):
     op.execute("SET lock_wait_timeout = @before")
+"""
+
+_ALONE = """
+# Another run at the same moment may have done this: Alembic would note it a second time, beside what has followed since.
+context = op.get_context()
+if context.script is not None and not context.as_sql:
+    noted = sa.table(context.version_table, sa.column("version_num"), schema=context.version_table_schema)
+    here = noted.c.version_num == revision
+    op.execute(sa.update(noted).where(here).values(version_num=revision))  # changes nothing: locks the place, or SQLite's file
+    if revision in [known.revision for known in context.script.iterate_revisions(context.get_current_heads(), "base")]:
+        raise CommandError("Another run of Alembic has installed the tables of proletarian-sa. Run the same command again.")
 """
 
 _ANY_MARKER = re.compile(
@@ -88,10 +101,13 @@ class Names:
         return json.dumps([self.schema, self.job_table, self.archived_job_table], ensure_ascii=False)
 
     def literals(self) -> dict[str, str]:
-        """Return the names as Python literals; a schema says on which databases it holds."""
+        """Return the names as Python literals; a schema says on which databases it holds.
+
+        Those of indexes are final: a naming convention of the project's would make others of them.
+        """
         tables = {"job": self.job_table, "archived_job": self.archived_job_table}
         if self.schema == DEFAULT_SCHEMA:
-            schema = f"{_literal(self.schema)} if postgresql else None"
+            schema = f"{_literal(self.schema)} if is_postgresql else None"
         elif self.schema is None:
             schema = "None"
         else:
@@ -101,7 +117,7 @@ class Names:
             "schema": schema,
             "job": _literal(self.job_table),
             "archived_job": _literal(self.archived_job_table),
-            **{name: _literal(index_name(tables[kind], suffix)) for kind, suffix, name in _indexes()},
+            **{name: f"op.f({_literal(index_name(tables[kind], suffix))})" for kind, suffix, name in _indexes()},
             "job_extras": self.extras.get("job", ""),
             "archived_job_extras": self.extras.get("archived_job", ""),
             **(v01.JOB_IDS[self.job_ids] if isinstance(self.job_ids, str) else self.job_ids),
@@ -127,6 +143,8 @@ def body(names: Names, start: int, end: int) -> str:
     text = "\n".join(_steps(start, end))
     if start != 0:  # nobody can use tables that are not there yet
         text = Template(_IMPATIENT).safe_substitute(body=indent(text.rstrip(), "    "))
+    if start <= 0:  # probably by a project's first revision, of which Alembic does not notice that it has been run
+        text += _ALONE
     literals = {**names.literals(), "start": _spelled(start), "end": _spelled(end)}
     return Template(_HEAD + text).substitute(literals).rstrip("\n")
 
@@ -137,6 +155,8 @@ def _steps(start: int, end: int) -> Iterator[str]:
     if start < end:
         for version in between:
             yield version.ADOPT if version is v01 and start == ORIGINAL else version.UPGRADE
+    elif end == 0:
+        yield v01.DOWNGRADE  # with the tables goes what later versions have added
     else:
         for version in reversed(between):
             yield version.ABANDON if version is v01 and end == ORIGINAL else version.DOWNGRADE

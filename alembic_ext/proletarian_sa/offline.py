@@ -8,6 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
+from alembic.util import CommandError
 from sqlalchemy.dialects import mysql
 
 from alembic_ext.proletarian_sa.body import Names, body
@@ -40,7 +41,7 @@ def statements(dialect: str, names: Names, start: int, end: int) -> str:
     # With the drivers' own parameter styles a percent sign would be doubled.
     context = MigrationContext.configure(dialect=kind(paramstyle="named"), opts={"as_sql": True, "output_buffer": buffer})
     with context.begin_transaction():
-        exec(text, {"op": Operations(context), "sa": sa, "mysql": mysql})  # noqa: S102 - the text is ours, with names as literals
+        exec(text, {"op": Operations(context), "sa": sa, "mysql": mysql, "CommandError": CommandError})  # noqa: S102 - the text is ours, with names as literals
     head = (
         f"-- Changes the tables of proletarian-sa {__version__} on {definitions.title} from version {start} to version {end}. "
         f"To be run by: {definitions.how}\n"

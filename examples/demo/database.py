@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
 from sqlalchemy import exc
 from sqlalchemy.orm import Session
 
 import proletarian_sa
 from examples.demo.app import Base, User
-from proletarian_sa import ArchivedJob, Job, ProletarianError, TablesForeign, TablesMissing
+from proletarian_sa import ArchivedJob, Job, ProletarianError, TablesForeign
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,9 +27,11 @@ EXAMPLES = {
     "mariadb": "mariadb+pymysql://user:password@localhost/name",
 }
 
-
 DEFAULT_SCHEMA = "proletarian"
 """Where the tables lie on PostgreSQL."""
+
+VERSION_TABLE = "demo_alembic_version"
+"""Alembic's, of the demo's own: the database may belong to an application that has one."""
 
 
 class CannotRunError(Exception):
@@ -74,34 +79,36 @@ def installed(engine: sa.Engine, people: People) -> Iterator[None]:
     Raises:
         CannotRunError: A table of the same name is somebody else's, or the user may not create tables.
     """
-    inspector = sa.inspect(engine)
-    schema = DEFAULT_SCHEMA
-    # elsewhere there are no schemas inside a database
-    new_schema = engine.dialect.name == "postgresql" and not inspector.has_schema(schema)
+    with _explained(engine):
+        _forget_versions(engine)
+        found = _look(engine)
     try:
-        _check_users(inspector)
-        new_users, new_jobs = not inspector.has_table(User.__tablename__), _are_missing(engine)
-        install(engine)
-    except (ProletarianError, exc.SQLAlchemyError) as error:
-        place = engine.url.render_as_string()
-        raise CannotRunError(f"{place} cannot be used: {brief(error)}. {_advice(engine.url.get_backend_name())}") from None
+        with _explained(engine):
+            install(engine)
+        try:
+            yield
+        finally:
+            remove_rows(engine, people)
+    finally:
+        _take_away(engine, found)
+
+
+@contextmanager
+def _explained(engine: sa.Engine) -> Iterator[None]:
+    """Say that the demo cannot run there, and what to type."""
     try:
         yield
-    finally:
-        remove_rows(engine, people)
-        if new_jobs and _are_empty(engine, Job, ArchivedJob):
-            proletarian_sa.drop_all(engine)
-            if new_schema and not sa.inspect(engine).get_table_names(schema):
-                with engine.begin() as connection:
-                    connection.execute(sa.schema.DropSchema(schema))
-        if new_users and _are_empty(engine, User):
-            Base.metadata.drop_all(engine)
+    except (ProletarianError, exc.SQLAlchemyError) as error:
+        place, advice = engine.url.render_as_string(), _advice(engine.url.get_backend_name())
+        raise CannotRunError(f"{place} cannot be used: {brief(error)}. {advice}") from None
 
 
 def install(engine: sa.Engine) -> None:
-    """Create the queue's tables and the application's, each unless it is there."""
-    proletarian_sa.create_all(engine)
-    Base.metadata.create_all(engine)
+    """Create the application's table and the queue's, each unless it is there: `alembic upgrade head`."""
+    config = Config(Path(__file__).with_name("alembic.ini"))
+    with engine.connect() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
 
 
 def remove_rows(engine: sa.Engine, people: People) -> None:
@@ -126,23 +133,63 @@ def archived(session: Session, people: People) -> Sequence[ArchivedJob]:
     return session.scalars(sa.select(ArchivedJob).where(ArchivedJob.job_id.in_(people.job_ids))).all()
 
 
-def _check_users(inspector: sa.Inspector) -> None:
+class _Found(NamedTuple):
+    """What is there before the demo begins."""
+
+    users: bool
+    jobs: bool
+    schema: bool
+
+
+def _look(engine: sa.Engine) -> _Found:
+    """Return what is there, once it is clear that the demo can use it.
+
+    Raises:
+        ProletarianError: A table is somebody else's, or the queue's have not all that is needed.
+    """
+    inspector, there = sa.inspect(engine), _there(engine)
+    found = _Found(User in there, Job in there or ArchivedJob in there, inspector.has_schema(DEFAULT_SCHEMA))
     name, needed = User.__tablename__, {column.name for column in User.__table__.c}
-    if inspector.has_table(name) and {column["name"] for column in inspector.get_columns(name)} != needed:
+    if found.users and {column["name"] for column in inspector.get_columns(name)} != needed:
         raise TablesForeign(f"its table {name} is not the demo's")
-
-
-def _are_missing(engine: sa.Engine) -> bool:
-    try:
+    if found.jobs:
         proletarian_sa.check_tables(engine)
-    except TablesMissing:
-        return True
-    return False
+    return found
+
+
+def _take_away(engine: sa.Engine, found: _Found) -> None:
+    """Drop what has been put there, unless somebody else has put rows into it."""
+    _forget_versions(engine)
+    if not found.jobs and _are_empty(engine, Job, ArchivedJob):
+        proletarian_sa.drop_all(engine)
+        if not found.schema and _schema(engine) and not sa.inspect(engine).get_table_names(DEFAULT_SCHEMA):
+            with engine.begin() as connection:
+                connection.execute(sa.schema.DropSchema(DEFAULT_SCHEMA, if_exists=True))
+    if not found.users and _are_empty(engine, User):
+        Base.metadata.drop_all(engine)
+
+
+def _forget_versions(engine: sa.Engine) -> None:
+    """Drop Alembic's version table: what is there is looked up at each run, also after one that was killed."""
+    sa.Table(VERSION_TABLE, sa.MetaData()).drop(engine, checkfirst=True)
+
+
+def _there(engine: sa.Engine) -> set[type]:
+    """Return which models have a table."""
+    inspector = sa.inspect(engine)
+    places = {User: None, Job: _schema(engine), ArchivedJob: _schema(engine)}
+    return {model for model, schema in places.items() if inspector.has_table(model.__tablename__, schema=schema)}
+
+
+def _schema(engine: sa.Engine) -> str | None:
+    """Return where the queue's tables lie: only PostgreSQL has schemas inside a database."""
+    return DEFAULT_SCHEMA if engine.dialect.name == "postgresql" else None
 
 
 def _are_empty(engine: sa.Engine, *models: type) -> bool:
+    there = _there(engine).intersection(models)
     with Session(engine) as session:
-        return not any(session.scalar(sa.select(sa.literal(1)).select_from(model).limit(1)) for model in models)
+        return not any(session.scalar(sa.select(sa.literal(1)).select_from(model).limit(1)) for model in there)
 
 
 def brief(error: Exception) -> str:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from proletarian_sa.dialects.held import HeldStatements
     from proletarian_sa.models import JobTables
+    from proletarian_sa.spread import Spread
 
 Time = sa.ColumnElement[dt.datetime]
 NO_DELAY = dt.timedelta()
@@ -168,8 +169,12 @@ class Statements(Judgement):
 
     # Claim
 
-    def claim(self, connection: Connection, *, queue: str, token: str, lease: dt.timedelta, limit: int) -> list[ClaimedJob]:
+    def claim(
+        self, connection: Connection, *, queue: str, token: str, lease: dt.timedelta, limit: int, spread: Spread | None = None
+    ) -> list[ClaimedJob]:
         """Take up to `limit` due jobs that nobody holds, oldest first, or one whose lease has lapsed, alone.
+
+        `spread`: which of the due jobs to choose, where row locks may not keep claims apart; elsewhere, and without it, the oldest.
 
         **Transaction:** locks and updates the rows it returns; commit at once.
         """
@@ -235,9 +240,10 @@ class Statements(Judgement):
             return self._held_claims().own(connection, job)
         return self._by_key(connection).execute(self._own, self._key(job)).rowcount == 1
 
-    def archived_by(self, connection: Connection, job_id: Any) -> str | None:
-        """Return the token in the job's archive row, None if there is none."""
-        query = sa.select(self.archived_job.c.claimed_by).where(self.archived_job.c.job_id == job_id)
+    def archived_as(self, connection: Connection, job: ClaimedJob) -> str | None:
+        """Return the status under which this claim has archived its job, None if it has not."""
+        columns = self.archived_job.c
+        query = sa.select(columns.status).where(columns.job_id == job.job_id, columns.claimed_by == job.token)
         return self._by_key(connection).execute(query).scalar()
 
     # Finish

@@ -22,11 +22,19 @@ class Judgement:
             return False
         return error.connection_invalidated or self._death_code(error.orig)
 
+    def is_lost_race(self, error: BaseException) -> bool:
+        """Return whether the database undid the transaction in favour of another one: the same may well succeed at once."""
+        return isinstance(error, exc.DBAPIError) and not error.connection_invalidated and self.is_transaction_death(error)
+
     def _transient_code(self, error: BaseException) -> bool:
         raise NotImplementedError
 
     def _death_code(self, error: BaseException) -> bool:
         raise NotImplementedError
+
+    def advice(self, error: BaseException) -> str | None:
+        """Return what to do about an error, where that does not stand in its message."""
+        return None
 
     def has_waited(self, error: BaseException) -> bool:
         """Return whether a statement was given up because it waited for too long, for a locked row most likely."""

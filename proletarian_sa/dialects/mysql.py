@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
     from proletarian_sa.claimed import ClaimedJob
+    from proletarian_sa.spread import Spread
 
 OLDEST_MYSQL = (8, 0, 13)
 OLDEST_MARIADB = (10, 6)
@@ -37,6 +38,7 @@ TRANSIENT = SERIALIZATION | {
     1053,  # shutting down
     1105,  # a cluster's "unknown error" while it changes its members
     1114,  # table full
+    1176,  # the forced index is being made, right after its table or anew
     1158,
     1159,
     1160,
@@ -82,6 +84,22 @@ class MySQLStatements(TwoStepArchive):
             .limit(sa.bindparam("limit"))
             .with_for_update(skip_locked=True)
         )
+        # Read without locks: on a cluster what another node commits undoes who has any of its rows locked, if only to look at them.
+        self._look = (
+            sa.select(columns.job_id)
+            .with_hint(job, f"FORCE INDEX ({self._queue_index()})")
+            .where(self.due)
+            .order_by(columns.process_at)
+            .limit(sa.bindparam("limit"))
+        )
+        # A lapsed one comes first: it is taken alone.
+        self._pick_chosen = (
+            sa.select(*self.read)
+            .with_hint(job, by_key)
+            .where(self.due, columns.job_id.in_(ids))
+            .order_by(columns.claimed_by.is_(None), columns.process_at)
+            .with_for_update(skip_locked=True)
+        )
         # Fenced by what was read: where SKIP LOCKED does not lock, a lost race is a normal outcome.
         self._take = (
             sa.update(job)
@@ -119,9 +137,17 @@ class MySQLStatements(TwoStepArchive):
             return None
         return f"it runs {name} {dotted(version)}, which has no usable SKIP LOCKED; {dotted(oldest)} or later is needed."
 
-    def claim(self, connection: Connection, *, queue: str, token: str, lease: dt.timedelta, limit: int) -> list[ClaimedJob]:
+    def claim(
+        self, connection: Connection, *, queue: str, token: str, lease: dt.timedelta, limit: int, spread: Spread | None = None
+    ) -> list[ClaimedJob]:
         times = self.times(lease=lease)
-        rows = connection.execute(self._pick, {**times, "of_queue": queue, "limit": limit}).all()
+        wanted = {**times, "of_queue": queue, "limit": limit}
+        if spread is None or spread.times == 1:
+            rows = connection.execute(self._pick, wanted).all()
+        else:
+            found = connection.execute(self._look, {**wanted, "limit": spread.width(limit)}).scalars().all()
+            chosen = {**wanted, "ids": spread.choose(found, limit)}
+            rows = connection.execute(self._pick_chosen, chosen).all() if found else []
         if not rows:
             return []
         old_token = rows[0].claimed_by

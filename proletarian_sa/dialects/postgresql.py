@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
     from proletarian_sa.claimed import ClaimedJob, Finish
+    from proletarian_sa.spread import Spread
 
 OLDEST = (13,)
 SERIALIZATION = frozenset({"40001", "40P01"})
@@ -37,6 +38,7 @@ TRANSIENT = SERIALIZATION | {
     "57P05",  # idle session time-out
 }
 WAITED = frozenset({"55P03", "57014"})  # for a lock; or a statement's own time-out is the shorter one
+PREPARED = frozenset({"26000", "42P05"})  # a prepared statement is unknown, or another session's
 TRANSIENT_CLASSES = ("08", "53", "58")  # connection, resources (disk, memory, connections), system
 
 
@@ -132,7 +134,9 @@ class PostgreSQLStatements(Statements):
         version = connection.dialect.server_version_info or ()
         return None if version >= OLDEST else f"it runs PostgreSQL {dotted(version)}; 13 or later is needed."
 
-    def claim(self, connection: Connection, *, queue: str, token: str, lease: dt.timedelta, limit: int) -> list[ClaimedJob]:
+    def claim(
+        self, connection: Connection, *, queue: str, token: str, lease: dt.timedelta, limit: int, spread: Spread | None = None
+    ) -> list[ClaimedJob]:
         connection.execute(self._plan_in_order)
         values = {**self.times(lease=lease), "of_queue": queue, "new_token": token, "limit": limit}
         return self._claimed(connection.execute(self._claim, values), token)
@@ -185,6 +189,14 @@ class PostgreSQLStatements(Statements):
 
     def _death_code(self, error: BaseException) -> bool:
         return sqlstate(error) in SERIALIZATION
+
+    def advice(self, error: BaseException) -> str | None:
+        if isinstance(error, exc.DBAPIError) and sqlstate(error.orig) in PREPARED:
+            return (
+                "Is there a pooler in transaction mode? Then let it keep prepared statements (PgBouncer 1.21 or later: "
+                'max_prepared_statements), or use none: create_engine(…, connect_args={"prepare_threshold": None})'
+            )
+        return None
 
     def has_waited(self, error: BaseException) -> bool:
         return isinstance(error, exc.DBAPIError) and sqlstate(error.orig) in WAITED

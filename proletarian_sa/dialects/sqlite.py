@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
     from proletarian_sa.claimed import ClaimedJob
+    from proletarian_sa.spread import Spread
 
 OLDEST = (3, 35)
 BUSY, LOCKED, READONLY, IOERR, FULL, CANTOPEN = 5, 6, 8, 10, 13, 14  # primary result codes of sqlite3.h
@@ -88,7 +89,9 @@ class SQLiteStatements(TwoStepArchive):
             return "it is in memory, where threads do not share one database safely. Use a file: sqlite:///jobs.db."
         return None
 
-    def claim(self, connection: Connection, *, queue: str, token: str, lease: dt.timedelta, limit: int) -> list[ClaimedJob]:
+    def claim(
+        self, connection: Connection, *, queue: str, token: str, lease: dt.timedelta, limit: int, spread: Spread | None = None
+    ) -> list[ClaimedJob]:
         times = self.times(lease=lease)
         # An idle worker only reads: it never takes the write lock that the application may be waiting for. The read must be
         # over before the write begins, because a transaction that turns from reader to writer is refused, not made to wait.
@@ -124,6 +127,9 @@ class SQLiteStatements(TwoStepArchive):
 
     def _death_code(self, error: BaseException) -> bool:
         return _primary_code(error) in {BUSY, LOCKED}
+
+    def is_lost_race(self, error: BaseException) -> bool:
+        return False  # a lock was waited for already, as long as the application allows
 
     def is_missing_table(self, error: BaseException) -> bool:
         return isinstance(error, exc.OperationalError) and "no such table" in str(error.orig)

@@ -19,8 +19,8 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "handlers.md"
 
 def documented_decorator(session):
     """Return the decorator of docs/handlers.md, around a session of the test's."""
-    code = DOCUMENT.read_text().split("```python\n")[1].split("```")[0]
-    decorator = code[code.index("def with_fresh_session") : code.index("jobs = JobRegistry()")]
+    code = DOCUMENT.read_text().partition("def with_fresh_session")
+    decorator = "".join(code[1:]).partition("jobs = JobRegistry()")[0]
     namespace = {"AppSession": session}
     exec("import functools\n" + decorator, namespace)  # noqa: S102 - the document is ours
     return namespace["with_fresh_session"]

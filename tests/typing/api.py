@@ -44,7 +44,7 @@ engine = create_engine("sqlite:///typing.db")
 jobs = JobRegistry()
 
 
-@jobs.handler("a", retry=RetryStrategy(retries=4, delays=[1, dt.timedelta(seconds=5)]))
+@jobs.handler("a", retry=RetryStrategy(retries=4, delays=[1, dt.timedelta(seconds=5)]), timeout=30)
 def handle(payload: dict[str, Any], job: RunningJob) -> None:
     """Keep the decorated function's type."""
     assert_type(job.session, Session)

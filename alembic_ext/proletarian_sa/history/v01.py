@@ -1,7 +1,7 @@
 """Version 1: the two tables and their indexes.
 
 A text is part of the body of the user's revision: literal operations that import only alembic and sqlalchemy, so that what is
-reviewed is what runs, with or without this library. `postgresql` and `schema` are set before it; `$job`, `$archived_job` and
+reviewed is what runs, with or without this library. `is_postgresql` and `schema` are set before it; `$job`, `$archived_job` and
 the rest are Python literals. Each operation can be run again after an interruption: MySQL and SQLite commit one by one.
 """
 
@@ -83,61 +83,92 @@ if not exists($archived_job, $finished_at_index):
 
 DOWNGRADE = """\
 # All jobs, queued and archived, are lost. A schema stays: there may be other things in it.
-op.drop_table($archived_job, schema=schema, if_exists=True)
+# Locked in the order in which workers lock them.
 op.drop_table($job, schema=schema, if_exists=True)
+op.drop_table($archived_job, schema=schema, if_exists=True)
 """
 
 ADOPT = """\
 # Takes over the tables that the scripts of Proletarian, the Clojure library, have made. All jobs stay.
-online = not op.get_context().as_sql
-mysql_family = op.get_context().dialect.name in ("mysql", "mariadb")
-name = mysql.VARCHAR(255, charset="utf8mb4", collation="utf8mb4_bin") if mysql_family else sa.String(255)
-status = mysql.VARCHAR(20, charset="utf8mb4", collation="utf8mb4_bin") if mysql_family else sa.String(20)
-long_text = mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin") if mysql_family else sa.Text()
-moment = mysql.DATETIME(fsp=6) if mysql_family else sa.DateTime(timezone=True)
+online, dialect = not op.get_context().as_sql, op.get_context().dialect.name
+name, long_text, moment, change = "VARCHAR(255)", "TEXT", "TIMESTAMPTZ", "ALTER {} TYPE {}"
+if not is_postgresql:
+    long_text, moment, change = "LONGTEXT", "DATETIME(6)", "MODIFY {} {} NOT NULL"
 theirs = {"queue": name, "job_type": name, "payload": long_text, "enqueued_at": moment, "process_at": moment}
-ours = {"claimed_by": name, "crashes": sa.Integer(), "last_error": long_text, "unique_key": name, "headers": long_text}
-changed = {$job: theirs, $archived_job: {**theirs, "status": status, "finished_at": moment}}
-added = {$job: {"lease_until": moment, **ours}, $archived_job: ours}
+ours = {"claimed_by": name, "crashes": "INTEGER", "last_error": long_text, "unique_key": name, "headers": long_text}
+tables = {
+    $job: (theirs, {"lease_until": moment, **ours}),
+    $archived_job: ({**theirs, "status": "VARCHAR(20)", "finished_at": moment}, ours),
+}
 
-def has(what, table, known):
-    # Says whether it is there: from the original, or from an interrupted run.
-    return online and any(known == one["name"] for one in getattr(sa.inspect(op.get_bind()), what)(table, schema=schema))
+def found(what, table):
+    # Returns what is there, by name: from the original, or from an interrupted run.
+    if not online or not sa.inspect(op.get_bind()).has_table(table, schema=schema):
+        return {}
+    return {one["name"]: one for one in getattr(sa.inspect(op.get_bind()), what)(table, schema=schema)}
 
-if mysql_family:
-    if not online or has("get_indexes", $job, $queue_process_at_index):  # of more characters than the column will have
-        op.drop_index($queue_process_at_index, table_name=$job, schema=schema)
-    op.execute("SET @time_zone = @@time_zone, time_zone = '+00:00'")  # what was in the session's becomes UTC
-for table in ($job, $archived_job):
-    for column, column_type in changed[table].items():
-        op.alter_column(table, column, type_=column_type, existing_nullable=False, schema=schema)
-    for column, column_type in added[table].items():
-        if not has("get_columns", table, column):
-            op.add_column(table, sa.Column(column, column_type), schema=schema)
-if mysql_family:
-    op.execute("SET time_zone = @time_zone")
-there = {"if_not_exists": True} if postgresql else {}
-if not has("get_indexes", $job, $queue_process_at_index):
-    op.create_index($queue_process_at_index, $job, ["queue", "process_at"], schema=schema, **there)
-if not has("get_indexes", $job, $unique_key_index):
-    present = sa.text("unique_key IS NOT NULL")
-    op.create_index($unique_key_index, $job, ["unique_key"], schema=schema, unique=True, postgresql_where=present, **there)
-if not has("get_indexes", $archived_job, $finished_at_index):
-    op.create_index($finished_at_index, $archived_job, ["finished_at"], schema=schema, **there)
+def alter(table, parts):
+    # In one statement: wholly or not at all.
+    place = [quoted(name) for name in (schema, table) if name]
+    op.execute(sa.DDL("ALTER TABLE %(place)s %(parts)s", context={"place": ".".join(place), "parts": ", ".join(parts)}))
+
+def quoted(name):
+    return op.get_context().dialect.identifier_preparer.quote(name).replace("%%", "%")  # DDL doubles it by itself
+
+for table, (changed, _) in tables.items():
+    missing = {"job_id", "attempts", *changed} - found("get_columns", table).keys()
+    if dialect == "sqlite" or (online and missing):
+        raise CommandError(
+            f"In this {dialect} database {table} is no table of Proletarian, the Clojure library: there is no column "
+            f"{', '.join(sorted(missing))}. Nothing was changed. For new tables delete this revision, then: proletarian-sa revision"
+        )
+if not is_postgresql:  # moments become UTC, and what does not fit is an error, whatever the session says
+    op.execute("SET @time_zone = @@time_zone, @sql_mode = @@sql_mode")
+    op.execute("SET time_zone = '+00:00', sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES')")
+indexes = found("get_indexes", $job) if online else {$queue_process_at_index: {"column_names": ["queue", "process_at"]}}
+their_index = [op.f(index) for index, known in indexes.items() if known["column_names"] == ["queue", "process_at"]]
+for table, (changed, added) in tables.items():
+    if "claimed_by" not in found("get_columns", table):
+        parts = [change.format(*column) for column in changed.items()] + [f"ADD {' '.join(column)}" for column in added.items()]
+        if not is_postgresql:
+            parts.insert(0, "CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
+        for index in their_index if table == $job else []:  # in MySQL of more characters than the column will have
+            if is_postgresql:
+                op.drop_index(index, table_name=table, schema=schema)
+            else:
+                parts.insert(0, f"DROP INDEX {quoted(index)}")
+        alter(table, parts)
+if not is_postgresql:
+    op.execute("SET time_zone = @time_zone, sql_mode = @sql_mode")
+for index, table, columns, options in (
+    ($queue_process_at_index, $job, ["queue", "process_at"], {}),
+    ($unique_key_index, $job, ["unique_key"], {"unique": True, "postgresql_where": sa.text("unique_key IS NOT NULL")}),
+    ($finished_at_index, $archived_job, ["finished_at"], {}),
+):
+    if index not in found("get_indexes", table):
+        op.create_index(index, table, columns, schema=schema, **options)
 """
 
 ABANDON = """\
 # Gives the tables back to Proletarian, the Clojure library. All jobs stay; so do the types of columns, which suit it.
 online = not op.get_context().as_sql
+ours = ["claimed_by", "crashes", "last_error", "unique_key", "headers"]
 
-def has(what, table, known):
+def has(what, table, name):
     # Says whether an interrupted run has left it.
-    return not online or any(known == one["name"] for one in getattr(sa.inspect(op.get_bind()), what)(table, schema=schema))
+    return not online or any(name == known["name"] for known in getattr(sa.inspect(op.get_bind()), what)(table, schema=schema))
 
-for table, index in (($job, $unique_key_index), ($archived_job, $finished_at_index)):
-    if has("get_indexes", table, index):
-        op.drop_index(index, table_name=table, schema=schema)
-    for column in ("lease_until", "claimed_by", "crashes", "last_error", "unique_key", "headers"):
-        if (table, column) != ($archived_job, "lease_until") and has("get_columns", table, column):
-            op.drop_column(table, column, schema=schema)
+def alter(table, parts):
+    # In one statement: wholly or not at all.
+    place = [quoted(name) for name in (schema, table) if name]
+    op.execute(sa.DDL("ALTER TABLE %(place)s %(parts)s", context={"place": ".".join(place), "parts": ", ".join(parts)}))
+
+def quoted(name):
+    return op.get_context().dialect.identifier_preparer.quote(name).replace("%%", "%")  # DDL doubles it by itself
+
+for table, columns in (($job, ["lease_until", *ours]), ($archived_job, ours)):
+    if has("get_columns", table, "claimed_by"):  # an index on it goes with its column
+        alter(table, [f"DROP {column}" for column in columns])
+if has("get_indexes", $archived_job, $finished_at_index):
+    op.drop_index($finished_at_index, table_name=$archived_job, schema=schema)
 """

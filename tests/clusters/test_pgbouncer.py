@@ -1,0 +1,80 @@
+"""PgBouncer in transaction mode, with and without prepared statements."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from proletarian_sa import QueueWorker, enqueue_many, events
+from tests.clusters.load import LEASE, PATIENCE, Load, engine_on, kill_in_mid_claim, new_database
+from tests.clusters.node import Node
+from tests.clusters.pooler import keeps_prepared_statements, pooled
+from tests.helpers import wait_until
+from tests.observing import Recorder
+from tests.queue_contents import archived, queued_ids
+
+WITHOUT = {"connect_args": {"prepare_threshold": None}}
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[tuple[Node, Node]]:
+    """Run the server, and the pooler."""
+    with pooled() as nodes:
+        yield nodes
+
+
+def test_a_pooler_is_killed_in_mid_claim(nodes: tuple[Node, Node], say: Callable[[str], None]) -> None:
+    """Without prepared statements: no job is lost or archived twice, and workers resume when the pooler is back."""
+    server, pooler = nodes
+    database = new_database(server)
+    engines = [engine_on(pooler, database, **WITHOUT) for _ in range(2)]
+    load = Load({f"engine{number}": engine for number, engine in enumerate(engines)}, engines)
+    with load:
+        load.wait_for_success(count=50)
+        killed = kill_in_mid_claim(engines[0], pooler)()
+        pooler.start()
+        pooler.wait()
+        back = load.wait_for_success(since=killed)
+        load.wait_for_success(since=back, count=50)
+        load.finish(engines)
+
+    happened = f"killed and restarted the pooler in mid-claim, workers recovered in {back - killed:.1f} s"
+    say(load.line(engines[0], "pgbouncer, transaction mode", happened))
+    load.check(engines[0])
+    for engine in engines:
+        engine.dispose()
+
+
+def test_prepared_statements(nodes: tuple[Node, Node], say: Callable[[str], None]) -> None:
+    """With prepared statements that the pooler does not keep, a worker ends and says what to do; no job is lost or done twice."""
+    server, pooler = nodes
+    database = new_database(server)
+    through, direct = engine_on(pooler, database), engine_on(server, database)
+    with direct.begin() as connection:
+        ids = set(enqueue_many(connection, [{"job_type": "work"}] * 200))
+    seen = Recorder()
+    workers = [
+        QueueWorker(through, lambda _job: None, handler_mode="advanced", polling_interval=0.05, lease=LEASE, on_event=seen)
+        for _ in range(4)
+    ]
+    for worker in workers:
+        worker.start()
+    try:
+        if keeps_prepared_statements():
+            wait_until(lambda: queued_ids(direct) == set(), timeout=PATIENCE)
+        else:
+            failed = seen.wait_for(events.WorkerFailed)
+    finally:
+        for worker in workers:
+            worker.stop()
+    rows = archived(direct)
+    ends = len(seen.of(events.WorkerFailed))
+    say(f"pgbouncer, prepared statements: {len(rows)} of {len(ids)} jobs done, {ends} of 4 workers ended with advice")
+
+    if not keeps_prepared_statements():
+        assert "prepared statement" in str(failed.exception)
+        assert ["prepare_threshold" in note for note in failed.exception.__notes__] == [True]
+    assert ids == {row.job_id for row in rows} | queued_ids(direct)
+    assert set() == {row.job_id for row in rows} & queued_ids(direct)
+    assert {"success"} >= {row.status for row in rows}
+    for engine in (through, direct):
+        engine.dispose()
