@@ -51,7 +51,7 @@ def check_held(runtime: Runtime) -> None:
     **Transaction:** its own, on two connections: enqueues a job in a queue that nobody has, locks it, and deletes it.
     """
     statements = held_statements(runtime)
-    past_stale(lambda: _check(runtime), runtime.engine.dialect)
+    past_stale(lambda: _check(runtime), runtime.engine)
     with connect(runtime.engine) as connection:
         before = statements.keep_open(connection)
         left = statements.idle_timeouts(connection)

@@ -6,16 +6,17 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sqlalchemy import exc
+from sqlalchemy.pool import NullPool, QueuePool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from sqlalchemy.engine import Connection, Dialect, Engine
+    from sqlalchemy.engine import Connection, Engine
 
 Result = TypeVar("Result")
 
 MOST_STALE: Final = 100
-"""How many connections in a row may be found stale in a pool."""
+"""How many connections in a row may be found stale in a pool that does not tell how many wait in it."""
 
 INSISTED: Final = "proletarian_sa_insisted"
 """Execution option of an engine of ours: the options that each connection is to be given by itself."""
@@ -34,28 +35,29 @@ def connect(engine: Engine) -> Connection:
     return connection
 
 
-def past_stale(begin: Callable[[], Result], dialect: Dialect) -> Result:
+def past_stale(begin: Callable[[], Result], engine: Engine) -> Result:
     """Return what `begin` returns, calling it again while the pool hands it connections that the server has ended meanwhile.
 
     Args:
         begin: Connects, and does what may be done twice. A database that refuses connections is not asked again.
-        dialect: The engine's.
+        engine: To whose database. No more is tried than the connections that wait in its pool, and a new one.
 
     Raises:
         DBAPIError: The database cannot serve us. SQLAlchemy leaves the driver's own error as it is where it sets the isolation
             level of a connection; it is wrapped here, for those who judge errors.
     """
-    tries = 0
+    dialect, pool = engine.dialect, engine.pool
+    left = pool.checkedin() if isinstance(pool, QueuePool) else 0 if isinstance(pool, NullPool) else MOST_STALE
     while True:
-        tries += 1
+        left -= 1
         try:
             return begin()
         except exc.DBAPIError as error:
-            if not error.connection_invalidated or tries > MOST_STALE:
+            if not error.connection_invalidated or left < 0:
                 raise
         except dialect.loaded_dbapi.Error as error:
             stale = dialect.is_disconnect(error, None, None)
-            if not stale or tries > MOST_STALE:
+            if not stale or left < 0:
                 raise exc.DBAPIError.instance(
                     "(setting up a connection)",
                     None,
@@ -112,7 +114,7 @@ class OwnConnection:
         """Return the connection. Whoever begins also commits, or closes."""
         self.commit_failed = False
         if self._connection is None:
-            past_stale(self._connect, self._engine.dialect)
+            past_stale(self._connect, self._engine)
         assert self._connection is not None
         return self._connection
 

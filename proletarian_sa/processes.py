@@ -8,6 +8,8 @@ import datetime as dt
 import multiprocessing
 import os
 import signal
+import socket
+import struct
 import threading
 import time
 from multiprocessing import resource_tracker
@@ -33,6 +35,7 @@ STARTING: Final = "starting a process of handlers"
 LOOK: Final = 0.05  # seconds between looks at whether the handler is to stop
 LONGEST_START: Final = 60.0  # seconds for a process to import the application and look at the database
 LONGEST_END: Final = 5.0  # seconds for a process without a job to end
+LONGEST_TALK: Final = 30  # whole seconds for a message to be taken, or to come to its end
 
 _context: Final = multiprocessing.get_context("spawn")
 _alive: Final[WeakSet[Any]] = WeakSet()
@@ -74,6 +77,7 @@ class HandlerProcess:
         except BaseException:
             connection.close()
             raise
+        _limit(connection)
         self._process, self._connection = process, connection
         _alive.add(process)
 
@@ -194,7 +198,9 @@ class HandlerProcess:
     def _lost(self) -> HandlerProcessLost:
         self._process.join(LONGEST_END)
         code = self._process.exitcode
-        if code is not None and code < 0:
+        if code is None:
+            return HandlerProcessLost("The process that runs the handler stands still.")
+        if code < 0:
             try:
                 how = f"by {signal.Signals(-code).name}"
             except ValueError:
@@ -255,6 +261,14 @@ def _stand_still_at_exit() -> None:
     """Do not return when the interpreter ends: a handler that is cut off has not failed, it runs again after its lease."""
     if _ending.is_set():
         threading.Event().wait()
+
+
+def _limit(connection: Any) -> None:
+    """Let no message wait for ever: a process that is stopped takes no more than fits between the two."""
+    if hasattr(socket, "SO_SNDTIMEO") and os.name == "posix":
+        with socket.socket(fileno=os.dup(connection.fileno())) as same:
+            for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+                same.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", LONGEST_TALK, 0))
 
 
 @contextlib.contextmanager

@@ -65,7 +65,7 @@ class HandlerTransaction:
         return new_session(self._runtime)
 
     def _start(self) -> None:
-        past_stale(self._open, self._runtime.engine.dialect)
+        past_stale(self._open, self._runtime.engine)
 
     def _open(self) -> None:
         self._errors.clear()

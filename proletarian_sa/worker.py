@@ -219,7 +219,7 @@ class QueueWorker:
             self._stop_asked = False
             self._signals.check()
             self._check_factory()
-            runtime = past_stale(self._prepare, self._runtime.engine.dialect)
+            runtime = past_stale(self._prepare, self._runtime.engine)
             crew = HeldCrew(runtime, self._habits) if runtime.claim == "held" else Crew(runtime, self._habits)
             self._signals.install()
             call_at_exit(self.stop)

@@ -1,5 +1,9 @@
 """The connections that the worker's loops keep: given back as they were, whatever happened to them."""
 
+import socket
+import threading
+from contextlib import suppress
+
 import pytest
 import sqlalchemy as sa
 
@@ -27,3 +31,25 @@ def test_what_was_not_set_is_not_restored(engine):
     assert ["before"] == restored
     assert not own.is_open
     assert 0 == engine.pool.checkedout()
+
+
+def test_a_server_that_closes_new_connections_is_not_asked_again(database):
+    """What accepts a connection and closes it at once, like a proxy without a server, is no stale connection: the caller waits."""
+    database.require("server")
+    accepted = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def close_all():
+            with suppress(OSError):
+                while True:
+                    accepted.append(listener.accept()[0].close())
+
+        threading.Thread(target=close_all, daemon=True).start()
+        url = database.url.set(host="127.0.0.1", port=listener.getsockname()[1])
+        own = OwnConnection(sa.create_engine(url))
+        for _ in range(2):
+            with pytest.raises(sa.exc.DBAPIError):
+                own.begin()
+        listener.shutdown(socket.SHUT_RDWR)
+
+    assert 2 == len(accepted)

@@ -167,6 +167,23 @@ def test_start_and_stop_again(queue_engine, begin, tmp_path):
     assert not is_alive(other)
 
 
+def test_a_process_that_stands_still(queue_engine, begin, tmp_path, monkeypatch):
+    """A stopped process, which takes no long payload any more, is found out and replaced: a failed attempt of that one job."""
+    monkeypatch.setattr(processes, "LONGEST_TALK", 1)
+    monkeypatch.setattr(processes, "LONGEST_END", 0.1)
+    pids = tmp_path / "pids"
+    add(queue_engine, "pid", str(pids))
+    _, seen = begin()
+    seen.wait_for(events.JobSucceeded)
+    os.kill(int(pids.read_text().split()[0]), signal.SIGSTOP)
+    stuck = add(queue_engine, "length", {"text": "x" * 2_000_000, "length": 2_000_000})
+    failed = seen.wait_for(events.JobAttemptFailed, job_id=stuck)
+    add(queue_engine, "length", {"text": "x", "length": 1})
+    seen.wait_for(events.JobSucceeded, count=2)
+
+    assert "The process that runs the handler stands still." == str(failed.exception)
+
+
 def test_files_are_closed_with_their_process(queue_engine, begin):
     """Processes that end and begin anew leave no open file behind in the worker's process."""
     add(queue_engine, "SIGKILL")
