@@ -72,7 +72,7 @@ class HeldClaims:
                 if claimed is not None:
                     self._runtime.emit(events.JobsClaimed(worker_id=self._runtime.worker_id, queue=queue, count=1))
                     return claimed
-                self._own.commit()  # each by itself: MariaDB has locked the first job of the queue behind an empty one
+                self._own.commit()  # each by itself: what a poll of an empty queue has locked is free while a job runs
         except BaseException:
             self._own.close()
             raise

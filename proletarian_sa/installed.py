@@ -30,8 +30,8 @@ _current: Final[WeakKeyDictionary[Any, WeakSet[JobTables]]] = WeakKeyDictionary(
 def installed_version(connection: Connection, tables: JobTables) -> int:
     """Return which version of the tables a database has, read from their structure; 0: there are not both of them.
 
-    A version of which something is missing counts as the one before: what makes it can be run again. A later one than this
-    release knows counts as the last that it knows.
+    A version of which something is missing counts as the one before: what makes it can be run again. Of the first only the columns
+    count: what else is missing is for `proletarian-sa check`. A later one than this release knows counts as the last that it knows.
 
     Raises:
         TablesForeign: A table of that name is there and is not ours.

@@ -183,7 +183,6 @@ class HeldWorker:
         self.held = HeldClaims(self.runtime, HeldWatch(self.runtime))
         self.claimed: Any = None
         self.claim: Claimed | None = None
-        self.locked: list[Any] = []
         self.dead = False
 
     def close(self) -> None:

@@ -29,6 +29,8 @@ from tests.original_tables import MYSQL, contents, drop, fill, in_utc, make, sha
 from tests.queue_contents import archived, queued, run_due
 from tests.test_alembic import project, run_alembic, write_revision  # noqa: F401 - a fixture among them
 
+pytestmark = pytest.mark.long
+
 ADVICE = "proletarian-sa revision --adopt"
 
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.long
+
 WAYS = {"upgrade": "head", "downgrade": "base"}
 CHANGES = {"upgrade": 5, "downgrade": 3}
 """How many statements change the tables where each is committed: an interruption may follow each."""

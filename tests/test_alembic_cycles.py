@@ -19,6 +19,8 @@ from tests.test_search_path import tenants  # noqa: F401 - a fixture
 from tests.test_table_names import LONG, schema_of_ones_own
 from tests.test_tables import default_schema, tables_there
 
+pytestmark = pytest.mark.long
+
 NAMES = ["_queue", "Queue", "my-queue", "order", f"{LONG}12345", "очередь"]
 OBJECTS = {
     "postgresql": [

@@ -17,6 +17,8 @@ from tests.queue_contents import queued
 from tests.second_version import second_tables, second_version  # noqa: F401 - a fixture
 from tests.test_tables import default_schema, tables_there
 
+pytestmark = pytest.mark.long
+
 CASES = [
     ([], "default_tables", default_tables),
     (["--job-ids", "database"], "JobTables(job_ids=DatabaseIds())", JobTables(job_ids=DatabaseIds())),

@@ -11,6 +11,8 @@ from alembic.script import ScriptDirectory
 
 from tests.alembic_projects import FILE, HAS_TOML, MAKES_FOLDERS, Project, init, project, revise  # noqa: F401 - a fixture among them
 
+pytestmark = pytest.mark.long
+
 
 def needs_folders() -> None:
     """Skip the test if Alembic writes only into folders that are there."""

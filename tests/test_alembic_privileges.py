@@ -12,6 +12,8 @@ from tests.roles import bare_role, printed, run
 from tests.second_version import second_tables, second_version  # noqa: F401 - a fixture
 from tests.test_tables import tables_there
 
+pytestmark = pytest.mark.long
+
 MIGRATE = "SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, DROP, INDEX"
 DENIED = r"denied"
 

@@ -13,6 +13,8 @@ from proletarian_sa import versions
 from tests.alembic_projects import Project, project, revise  # noqa: F401 - a fixture among them
 from tests.second_version import second_version  # noqa: F401 - a fixture
 
+pytestmark = pytest.mark.long
+
 HOOK = """
 import pathlib, sys
 path = pathlib.Path(sys.argv[1])

@@ -15,6 +15,8 @@ from tests.native_client import feed
 from tests.second_version import second_version  # noqa: F401 - a fixture
 from tests.test_tables import default_schema, tables_there
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def multidb(tmp_path: Path, database: Any, monkeypatch: pytest.MonkeyPatch) -> Project:

@@ -15,6 +15,8 @@ from tests.native_client import feed
 from tests.servers.database import new_name
 from tests.test_tables import tables_there
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def schema(database: Any, engine: sa.Engine) -> Iterator[str]:

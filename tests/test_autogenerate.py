@@ -12,6 +12,8 @@ from tests.autogenerating import MODELS, REGISTERED, SETTINGS, Project, of_the_a
 from tests.catalogue import catalogue
 from tests.second_version import second_version  # noqa: F401 - a fixture
 
+pytestmark = pytest.mark.long
+
 app = autogenerating.app  # a fixture
 
 

@@ -12,6 +12,8 @@ from proletarian_sa import create_all
 from tests import autogenerating
 from tests.autogenerating import MODELS, REGISTERED, SETTINGS, Project, of_the_app, operations, version_of
 
+pytestmark = pytest.mark.long
+
 app = autogenerating.app  # a fixture
 
 INSIDE = """

@@ -13,6 +13,8 @@ from tests.autogenerating import MODELS, REGISTERED, SETTINGS, Project, of_the_a
 from tests.catalogue import catalogue
 from tests.strategies import Numbers, Octets, OnlyNew, Some, Words
 
+pytestmark = pytest.mark.long
+
 app = autogenerating.app  # a fixture
 
 PAIR = """

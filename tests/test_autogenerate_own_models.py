@@ -11,6 +11,8 @@ from tests import autogenerating
 from tests.autogenerating import MODELS, SETTINGS, Project, operations, version_of
 from tests.second_version import second_version  # noqa: F401 - a fixture
 
+pytestmark = pytest.mark.long
+
 app = autogenerating.app  # a fixture
 
 PLAIN = """

@@ -16,6 +16,8 @@ from tests.test_table_names import LONG, schema_of_ones_own
 from tests.test_tables import tables_there
 from tests.upgrading import Project, keep_jobs, kept, write
 
+pytestmark = pytest.mark.long
+
 DIALECTS = ["postgresql", "mysql", "mariadb", "sqlite"]
 HOSTILE = ["\"`';DROP x;--$$", "50% %s:n${schema}\\ж\u2028# x", f"{LONG}12345678"]
 

@@ -20,6 +20,8 @@ from tests.servers.database import Database
 from tests.test_alembic import project, run_alembic  # noqa: F401 - a fixture among them
 from tests.test_examples import FOLDER, PROJECT, Readme, Shell, plain, shell  # noqa: F401 - fixtures among them
 
+pytestmark = pytest.mark.long
+
 BASE = """\
 from sqlalchemy.orm import DeclarativeBase
 class Base(DeclarativeBase): pass

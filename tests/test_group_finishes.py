@@ -10,6 +10,8 @@ from tests.helpers import wait_until
 from tests.observing import PATIENCE, Spoken, add, change
 from tests.queue_contents import archived, queued
 
+pytestmark = pytest.mark.long
+
 JOBS = 40
 THREADS = 4
 

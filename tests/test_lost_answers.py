@@ -9,6 +9,8 @@ from proletarian_sa import JobInterrupted, RetryStrategy, events
 from tests.observing import PATIENCE, add
 from tests.queue_contents import archived, queued
 
+pytestmark = pytest.mark.long
+
 
 class LostAnswer:
     """Commits once for the finisher, then closes the connection, so that its COMMIT fails; holds up its next try until told."""

@@ -29,6 +29,8 @@ from tests.observing import Recorder, add
 from tests.queue_contents import queued
 from tests.second_version import second_tables, second_version  # noqa: F401 - a fixture among them
 
+pytestmark = pytest.mark.long
+
 LACKS = {
     "the second version": [],
     "a column": ["job.note"],

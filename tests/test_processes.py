@@ -14,6 +14,8 @@ from tests.helpers import wait_until
 from tests.observing import PATIENCE, Recorder, add, change
 from tests.queue_contents import archived, queued
 
+pytestmark = pytest.mark.long
+
 FACTORY = "tests.programs.process_app:make_worker"
 
 

@@ -15,6 +15,8 @@ from tests.test_alembic import catalogue, project, run_alembic, write_revision  
 from tests.test_table_names import LONG, schema_of_ones_own
 from tests.test_tables import tables_there
 
+pytestmark = pytest.mark.long
+
 NAMES = ["select", f"{LONG}12345", "Очередь.a", "50% $job\"'\\", "one\u2028line"]
 
 

@@ -6,6 +6,7 @@
 import threading
 from dataclasses import replace
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule, run_state_machine_as_test
@@ -16,6 +17,8 @@ from tests.observing import clocked_tables, end_session
 from tests.queue_contents import Base
 from tests.queue_machine import BOTH, START, LeasedMachine, behaviours
 from tests.queue_workers import COMMON, QUEUES, Environment, HeldWorker, behave
+
+pytestmark = pytest.mark.long
 
 HOLDERS = [("holder", QUEUES, BOTH), ("holder", QUEUES[::-1], (COMMON,))]
 EXAMPLES, STEPS = 30, 40
@@ -35,20 +38,6 @@ class MixedMachine(LeasedMachine):
         if holder.claim is None:
             holder.claimed = holder.held.claim()
             holder.claim = self.model.hold(holder.runtime.queues, holder.claimed)
-            holder.locked = self.locked_by(holder.claim) if holder.claim else []
-            for job_id in holder.locked:
-                self.model.queued[job_id].held = True
-
-    def locked_by(self, claim):
-        """Return the ids of the rows that a held claim has locked: MariaDB keeps the locks of the leased jobs that it came by."""
-        taken = self.model.queued[claim.job_id]
-        if not getattr(self.engine.dialect, "is_mariadb", False):
-            return [claim.job_id]
-        return [claim.job_id] + [
-            job_id
-            for job_id, job in self.model.queued.items()
-            if job.queue == taken.queue and not job.held and (job.process_at, job_id) < (taken.process_at, claim.job_id)
-        ]
 
     def holding(self):
         """Return who has a job that nobody else has locked: one that has lost its connection may have lost its job too."""
@@ -103,8 +92,7 @@ class MixedMachine(LeasedMachine):
     def let_go(self, holder):
         """Note that the row is not locked any more, or will not be when the next rule looks."""
         if not holder.dead:
-            for job_id in self.model.queued.keys() & holder.locked:
-                self.model.queued[job_id].held = False
+            self.model.queued[holder.claim.job_id].held = False
 
     @precondition(lambda self: any(holder.claim for holder in self.holders))
     @rule(pick=st.integers(0, 1))

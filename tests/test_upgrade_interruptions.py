@@ -22,6 +22,8 @@ from tests.upgrading import (  # noqa: F401 - fixtures among them
     kept,
 )
 
+pytestmark = pytest.mark.long
+
 WAYS = {
     "install": ("by_steps", 0, 1),
     "upgrade": ("by_steps", 1, 2),

@@ -26,6 +26,8 @@ from tests.test_alembic import ENV_URL, project, run_alembic  # noqa: F401 - a f
 from tests.test_upgrade_races import is_waiting
 from tests.upgrading import AUTOCOMMIT, PER_MIGRATION, Project, by_steps, configure, in_env, keep_jobs, kept, write  # noqa: F401
 
+pytestmark = pytest.mark.long
+
 GAVE_UP = (
     "The tables of proletarian-sa are in use, by a long transaction or a held job, so this migration gave up. "
     "Let that end, then run the same command again."

@@ -11,6 +11,8 @@ from tests.second_version import second_version  # noqa: F401 - a fixture
 from tests.test_alembic import project  # noqa: F401 - a fixture
 from tests.upgrading import at_once, by_steps, keep_jobs, kept  # noqa: F401 - fixtures among them
 
+pytestmark = pytest.mark.long
+
 ROUNDS = 2
 INSTALLED = "CommandError: Another run of Alembic has installed the tables of proletarian-sa. Run the same command again."
 

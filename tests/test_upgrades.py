@@ -16,6 +16,8 @@ from tests.second_version import second_tables, second_version  # noqa: F401 - a
 from tests.test_alembic import project, run_alembic  # noqa: F401 - a fixture among them
 from tests.upgrading import Project, at_once, by_steps, changes, keep_jobs, kept, write  # noqa: F401 - fixtures among them
 
+pytestmark = pytest.mark.long
+
 IDS = {"uuid": None, "database": DatabaseIds()}
 
 

@@ -13,7 +13,7 @@ from proletarian_sa.claimed import ClaimedJob, HeldRow
 from proletarian_sa.dialects.counting import one_more
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from sqlalchemy.engine import Connection
 
@@ -83,8 +83,12 @@ class HeldStatements:
 
         **Transaction:** locks one row until its end; writes nothing.
         """
-        row = connection.execute(self._claim, {**self._statements.times(), "of_queue": queue}).first()
+        row = self._lock_next(connection, {**self._statements.times(), "of_queue": queue})
         return None if row is None else _claimed_job(row, token)
+
+    def _lock_next(self, connection: Connection, wanted: Mapping[str, Any]) -> Any:
+        """Return the row of the oldest due job that nobody holds, locked, or None."""
+        return connection.execute(self._claim, wanted).first()
 
     def own(self, connection: Connection, job: ClaimedJob) -> bool:
         """Lock the row again, and return whether it says what it said at the claim; waits for an unfinished commit."""

@@ -11,7 +11,7 @@ from sqlalchemy.ext.compiler import compiles
 
 from proletarian_sa.dialects.base import dotted
 from proletarian_sa.dialects.counting import one_more
-from proletarian_sa.dialects.mysql_held import MySQLHeld
+from proletarian_sa.dialects.mysql_held import MySQLHeld, is_mariadb
 from proletarian_sa.dialects.two_steps import TwoStepArchive
 from proletarian_sa.types import MYSQL_FAMILY, as_utc, current_time, later, latest, statement_time
 
@@ -132,7 +132,7 @@ class MySQLStatements(TwoStepArchive):
 
     def why_not(self, connection: Connection) -> str | None:
         version = connection.dialect.server_version_info or ()
-        name, oldest = ("MariaDB", OLDEST_MARIADB) if _is_mariadb(connection) else ("MySQL", OLDEST_MYSQL)
+        name, oldest = ("MariaDB", OLDEST_MARIADB) if is_mariadb(connection) else ("MySQL", OLDEST_MYSQL)
         if version >= oldest:
             return None
         return f"it runs {name} {dotted(version)}, which has no usable SKIP LOCKED; {dotted(oldest)} or later is needed."
@@ -214,11 +214,6 @@ def _after_claim(job: ClaimedJob, *, lapsed: bool) -> ClaimedJob:
     if lapsed:
         return replace(job, crashes=one_more(job.crashes))
     return replace(job, attempts=one_more(job.attempts))
-
-
-def _is_mariadb(connection: Connection) -> bool:
-    # A mysql:// URL may lead to a MariaDB server; the dialect knows after the first connection.
-    return bool(getattr(connection.dialect, "is_mariadb", False))
 
 
 def code(error: BaseException | None) -> int | None:

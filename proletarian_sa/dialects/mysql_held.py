@@ -19,19 +19,28 @@ if TYPE_CHECKING:
     from proletarian_sa.dialects.base import Archived, Statements
 
 LONGEST_WAIT: Final = 31_536_000  # seconds: the most that wait_timeout takes; on Windows it takes less and cuts off by itself
-FOR_A_SESSION: Final = {
+IDLE_TIMEOUTS: Final = {
     "wait_timeout": LONGEST_WAIT,
     "idle_transaction_timeout": 0,  # MariaDB
     "idle_write_transaction_timeout": 0,
     "idle_readonly_transaction_timeout": 0,
 }
+# MariaDB's default: with more of it a claim may collect due jobs first, and then lock them all at once.
+FOR_A_SESSION: Final = {**IDLE_TIMEOUTS, "join_cache_level": 2}
 FOR_ALL: Final = ("innodb_kill_idle_transaction", "kill_idle_transaction")  # Percona's: nobody can be excepted
 CLUSTERS: Final = ("wsrep_on", "group_replication_group_name", "group_replication_single_primary_mode")
+TRIES: Final = 10  # each lost to a commit in the microseconds between a look at a job and its lock
 _LOCKS_ONE_NODE: Final = "so a row lock holds on one node only, and two nodes would run one job at a time. Use claim='leased'."
 
 
 class MySQLHeld(HeldStatements):
-    """The index is forced, as for leased claims, so that one row is locked and not all that were looked at."""
+    """The index is forced, as for leased claims, so that one row is locked and not all that were looked at.
+
+    MariaDB (10.11, https://jira.mariadb.org/browse/MDEV-14589) keeps the locks of what it has read by a secondary index, though it
+    does not return it: here of all leased jobs that are due before the one it takes. By primary key it keeps only what it returns.
+    So there a claim reads the index without locks (FOR UPDATE does not reach into a derived table), tries to lock job by job by its
+    key, and ends with the first that nobody has locked.
+    """
 
     def __init__(self, statements: Statements, queue_index: str) -> None:
         self._queue_index = queue_index
@@ -47,7 +56,35 @@ class MySQLHeld(HeldStatements):
     def _backend(self) -> sa.ColumnElement[int]:
         return sa.func.connection_id()
 
+    def _look_then_lock(self) -> sa.Select[Any]:
+        """Return the claim for MariaDB: the derived table is merged, so it is read no further than to the job that is taken."""
+        statements, job = self._statements, self._statements.job
+        due = self._hint(sa.select(job.c.job_id, job.c.process_at)).where(statements.due).subquery("due")
+        return (
+            sa.select(*statements.read, self._backend())
+            .prefix_with("STRAIGHT_JOIN")
+            .join_from(due, job, job.c.job_id == due.c.job_id)
+            .with_hint(job, "FORCE INDEX (PRIMARY)")
+            .where(statements.due)  # again, of what is locked
+            .order_by(due.c.process_at)
+            .limit(1)
+            .with_for_update(skip_locked=True)
+        )
+
+    def _lock_next(self, connection: Connection, wanted: Mapping[str, Any]) -> Any:
+        if not is_mariadb(connection):
+            return super()._lock_next(connection, wanted)
+        for _ in range(TRIES - 1):
+            try:
+                return connection.execute(self._claim_on_mariadb, wanted).first()
+            except exc.DBAPIError as error:
+                # innodb_snapshot_isolation, the default since 11.6.2: "Record has changed since last read". Nothing was held yet.
+                if not self._statements.is_lost_race(error):
+                    raise
+        return connection.execute(self._claim_on_mariadb, wanted).first()
+
     def _build(self) -> None:
+        self._claim_on_mariadb = self._look_then_lock()
         self._two_steps = TwoSteps(self._statements, self.fence, self.after_claim())
         processes = sa.table("processlist", sa.column("id", sa.BigInteger), schema="information_schema")
         self._living = sa.select(processes.c.id).where(processes.c.id.in_(sa.bindparam("backends", expanding=True)))
@@ -84,8 +121,13 @@ class MySQLHeld(HeldStatements):
 
     def idle_timeouts(self, connection: Connection) -> dict[str, str]:
         left = {name: value for name, value in _variables(connection, FOR_ALL).items() if value != "0"}
-        kept = {name: value for name, value in _variables(connection, FOR_A_SESSION).items() if value != str(FOR_A_SESSION[name])}
+        kept = {name: value for name, value in _variables(connection, IDLE_TIMEOUTS).items() if value != str(IDLE_TIMEOUTS[name])}
         return left | kept
+
+
+def is_mariadb(connection: Connection) -> bool:
+    """Return whether the server is a MariaDB: a mysql:// URL may lead to one, and the dialect knows after the first connection."""
+    return bool(getattr(connection.dialect, "is_mariadb", False))
 
 
 def why_not(version: str, comment: str, variables: Mapping[str, str]) -> str | None:

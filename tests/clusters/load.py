@@ -5,7 +5,6 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, Self, TypeVar
 
@@ -62,11 +61,12 @@ class Load:
         self.seen: list[tuple[float, events.Event]] = []
         self.runs: list[uuid.UUID] = []
         self.confirmed: list[uuid.UUID] = []
+        self.in_hand: dict[str, set[uuid.UUID]] = {name: set() for name in workers}
         self._enough = threading.Event()
         self._workers = [
             QueueWorker(
                 engine,
-                self._handlers(),
+                self._handlers(name),
                 worker_threads=THREADS,
                 polling_interval=0.05,
                 lease=LEASE,
@@ -100,13 +100,15 @@ class Load:
             if producer.ident is not None:
                 producer.join()
 
-    def _handlers(self) -> JobRegistry:
-        jobs = JobRegistry()
+    def _handlers(self, name: str) -> JobRegistry:
+        jobs, in_hand = JobRegistry(), self.in_hand[name]
 
         @jobs.handler("work")
         def work(payload: dict[str, Any], job: RunningJob) -> None:
             self.runs.append(job.job_id)
+            in_hand.add(job.job_id)
             time.sleep(payload["milliseconds"] / 1000)
+            in_hand.discard(job.job_id)
             job.session.execute(sa.insert(effects), {"job_id": job.job_id})
 
         return jobs
@@ -222,27 +224,24 @@ def engine_on(node: Node, database: str, **options: Any) -> sa.Engine:
     return sa.create_engine(sa.make_url(node.url).set(database=database), pool_size=20, **options)
 
 
-def kill_in_mid_claim(engine: sa.Engine, node: Node, kill: Callable[[Node], None] = Node.kill) -> Callable[[], float]:
-    """Kill a node when a worker has written its next claim there, and not committed it.
+def kill_in_mid_claim(engine: sa.Engine, node: Node, in_hand: set[uuid.UUID]) -> float:
+    """Kill a node when a worker has written a claim there and not committed it, and handlers have other jobs in hand.
 
     Returns:
-        What waits for that, and returns when it was on the monotonic clock.
+        When that was on the monotonic clock.
     """
     guard, killed = threading.Lock(), threading.Event()
     moments: list[float] = []
 
     @sa.event.listens_for(engine, "after_cursor_execute")
     def after(_connection: object, _cursor: object, statement: str, *_others: object) -> None:
-        if "crashes=CASE" not in statement:  # what only a claim writes so
+        if "crashes=CASE" not in statement or not in_hand:  # what only a claim writes so
             return
         with guard:
             if not moments:
                 moments.append(time.monotonic())
-                kill(node)
+                node.kill()
                 killed.set()
 
-    def wait() -> float:
-        assert killed.wait(PATIENCE)
-        return moments[0]
-
-    return wait
+    assert killed.wait(PATIENCE)
+    return moments[0]

@@ -1,6 +1,7 @@
 """One server of a cluster, or a pooler before one: started, killed in the middle of something, and started again."""
 
 import os
+import random
 import shutil
 import signal
 import socket
@@ -9,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +25,8 @@ from tests.servers.programs import is_root, unprivileged_user
 PATIENCE = 90.0
 """Seconds that a node may take until it answers, on a busy machine too: one that joins fetches what it lacks."""
 LOG_SHOWN = 3000
+LASTING_PORTS = range(15_000, 30_000)
+"""Below what Linux gives to connections, 32768 and above unless it is told otherwise."""
 
 
 @dataclass
@@ -185,9 +188,15 @@ def run_as(user: int | None, command: Sequence[str | Path], **options: object) -
 
 
 def free_ports(count: int) -> list[int]:
-    """Find different ports of the loopback that nobody listens on."""
-    with ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
+    """Find different ports of the loopback that nobody listens on.
+
+    Not of those that the system gives to the near end of connections: while a node is down, one of its would soon be taken.
+    """
+    found: list[int] = []
+    for port in random.sample(LASTING_PORTS, len(LASTING_PORTS)):
+        if len(found) == count:
+            break
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            found.append(port)
+    return found

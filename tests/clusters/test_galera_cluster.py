@@ -53,7 +53,7 @@ def test_a_node_is_killed_in_mid_claim(nodes: list[Node], engines: list[sa.Engin
     load = Load({node.name: engine for node, engine in zip(nodes[:2], engines, strict=False)}, engines)
     with load:
         load.wait_for_success(count=50)
-        killed = kill_in_mid_claim(engines[1], victim)()
+        killed = kill_in_mid_claim(engines[1], victim, load.in_hand[victim.name])
         rejoin(victim)
         victim.wait()
         back = load.wait_for_success(victim.name, since=killed)

@@ -71,7 +71,7 @@ def test_one_of_several_primaries_is_killed_in_mid_claim(
     load = Load({node.name: engine for node, engine in zip(several[:2], engines, strict=False)}, engines)
     with load:
         load.wait_for_success(count=50)
-        killed = kill_in_mid_claim(engines[1], victim)()
+        killed = kill_in_mid_claim(engines[1], victim, load.in_hand[victim.name])
         rejoin(victim)
         victim.wait()
         back = load.wait_for_success(victim.name, since=killed)
@@ -93,7 +93,7 @@ def test_the_only_primary_is_killed_in_mid_claim(single: list[Node], say: Callab
     load = Load({f"engine{number}": engine for number, engine in enumerate(engines)}, engines)
     with load:
         load.wait_for_success(count=50)
-        killed = kill_in_mid_claim(engines[0], victim)()
+        killed = kill_in_mid_claim(engines[0], victim, load.in_hand["engine0"])
         back = load.wait_for_success(since=killed)
         rejoin(victim)
         victim.wait()

@@ -30,7 +30,7 @@ def test_a_pooler_is_killed_in_mid_claim(nodes: tuple[Node, Node], say: Callable
     load = Load({f"engine{number}": engine for number, engine in enumerate(engines)}, engines)
     with load:
         load.wait_for_success(count=50)
-        killed = kill_in_mid_claim(engines[0], pooler)()
+        killed = kill_in_mid_claim(engines[0], pooler, load.in_hand["engine0"])
         pooler.start()
         pooler.wait()
         back = load.wait_for_success(since=killed)

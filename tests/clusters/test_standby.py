@@ -25,7 +25,7 @@ def test_a_primary_is_killed_in_mid_claim(nodes: list[Node], say: Callable[[str]
     load = Load({f"engine{number}": engine for number, engine in enumerate(engines)}, engines)
     with load:
         load.wait_for_success(count=50)
-        killed = kill_in_mid_claim(engines[0], primary)()
+        killed = kill_in_mid_claim(engines[0], primary, load.in_hand["engine0"])
         promote(standby)
         back = load.wait_for_success(since=killed)
         load.wait_for_success(since=back, count=50)

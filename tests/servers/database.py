@@ -51,6 +51,8 @@ class Database:
     """INSERT ... RETURNING needs the right to read what it returns, not all that it writes."""
     two_phase: bool = True
     """Transactions can be prepared and committed later."""
+    snapshot_check: bool = False
+    """A session can be told to refuse locks on rows that have changed since the statement began to read."""
     transactional_ddl: bool = False
     """A rolled-back transaction leaves no table behind, in Alembic's judgement of the driver too."""
     engines: list[sa.Engine] = field(default_factory=list)
@@ -135,6 +137,7 @@ def new_database(kind: str, version: str, administrator: Administrator) -> Itera
         default_isolation=is_postgresql,
         listen=is_postgresql,
         transactional_ddl=is_postgresql,
+        snapshot_check=kind == "mariadb",
         narrow_returning=kind != "mariadb",
         two_phase=administrator.can_prepare(),
     )

@@ -6,7 +6,7 @@ One process runs all tests: a server starts when the first test asks for it. Sev
 
 import os
 from collections.abc import Generator
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -21,6 +21,11 @@ MAY_MISS = {"mysql", "postgresql-oldest"}
 
 THOROUGH = {"postgresql-oldest"}
 """Kinds that a run on a developer's machine leaves out, to stay below ten minutes, unless they are asked for."""
+
+
+LONG: Final = pytest.StashKey[int]()
+ENOUGH_FOR_LONG = {"sqlite"}
+"""On a developer's machine tests that are marked as long run on this kind only, unless others are asked for."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -63,7 +68,10 @@ def pytest_configure_node(node: Any) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the tests on kinds that are not selected."""
     selected = {*selected_kinds(config), None}
-    left_out = [item for item in items if kind_of(item) not in selected or is_held_without_need(item)]
+    enough = {None} | (selected if asked_for(config) else selected - THOROUGH if is_ci() else ENOUGH_FOR_LONG)
+    long = {item for item in items if item.get_closest_marker("long") and kind_of(item) in selected - enough}
+    config.stash[LONG] = len(long)
+    left_out = [item for item in items if kind_of(item) not in selected or item in long or is_held_without_need(item)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         gone = set(left_out)
@@ -77,6 +85,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Genera
     problems = terminalreporter.config.stash[SERVERS].problems()
     for kind, problem in problems.items():
         terminalreporter.write_line(f"NOT TESTED on {kind}: {str(problem).partition(chr(10))[0]}", yellow=True)
+    if not is_ci() and (long := terminalreporter.config.stash.get(LONG, 0)):
+        terminalreporter.write_line(
+            f"{long} long tests were left out on other databases than {', '.join(sorted(ENOUGH_FOR_LONG))}."
+        )
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -86,13 +98,19 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def selected_kinds(config: pytest.Config) -> list[str]:
-    """Read the choice of kinds: the option, else the environment, else all that this run is to be thorough about."""
-    environment = os.environ.get("PROLETARIAN_TEST_DATABASES", "").replace(",", " ").split()
+    """Return what was asked for, else all that this run is to be thorough about."""
     usual = [kind for kind in KINDS if is_ci() or kind not in THOROUGH]
-    selected: list[str] = config.getoption("--database") or environment or usual
+    selected: list[str] = asked_for(config) or usual
     if unknown := set(selected) - set(KINDS):
         raise pytest.UsageError(f"unknown database {', '.join(sorted(unknown))}; there are {', '.join(KINDS)}")
     return selected
+
+
+def asked_for(config: pytest.Config) -> list[str]:
+    """Return the kinds that somebody has asked for, by the option or the environment."""
+    environment = os.environ.get("PROLETARIAN_TEST_DATABASES", "").replace(",", " ").split()
+    asked: list[str] = config.getoption("--database") or environment
+    return asked
 
 
 def needed_problems(config: pytest.Config) -> list[str]:

@@ -16,6 +16,8 @@ from tests.servers.database import Database
 from tests.stress.processes import PATIENCE, REPOSITORY
 from tests.stress.test_many_processes import is_empty
 
+pytestmark = pytest.mark.long
+
 GOOD = 1000
 MAX_CRASHES = 5
 

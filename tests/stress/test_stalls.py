@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import pytest
 import sqlalchemy as sa
 
 from proletarian_sa import enqueue_many
@@ -15,6 +16,8 @@ from tests.servers.database import Database
 from tests.stress import tables
 from tests.stress.processes import PATIENCE, REPOSITORY
 from tests.stress.test_many_processes import is_empty, lines
+
+pytestmark = pytest.mark.long
 
 JOBS = 200
 EVERY = 33
