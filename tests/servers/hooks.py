@@ -12,6 +12,7 @@ import pytest
 
 from tests.servers.errors import ServerMissingError
 from tests.servers.kinds import KINDS
+from tests.servers.launch import IN_MEMORY, is_roomy
 from tests.servers.registry import Servers
 from tests.servers.server import Server
 
@@ -39,8 +40,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Remember the servers of this run; another process may have started them."""
+    """Remember the servers of this run, which another process may have started; put tests' files where the servers' are."""
     selected_kinds(config)
+    if "TMPDIR" not in os.environ and is_roomy(IN_MEMORY):
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(IN_MEMORY))  # pytest's name for where its temporary folders are
     config.stash[SERVERS] = Servers({kind: unpack(kind, facts) for kind, facts in received(config).items()})
 
 
