@@ -154,13 +154,18 @@ def session_id(connection: sa.Connection) -> int:
 
 def end_session(engine: sa.Engine, number: int) -> None:
     """Let the server end a connection, and return when it is gone."""
-    postgresql = engine.dialect.name == "postgresql"
-    end = f"SELECT pg_terminate_backend({number})" if postgresql else f"KILL {number}"
-    still = f"SELECT count(*) FROM pg_stat_activity WHERE pid = {number}"
-    if not postgresql:
-        still = f"SELECT count(*) FROM information_schema.processlist WHERE id = {number}"
+    end = f"SELECT pg_terminate_backend({number})" if engine.dialect.name == "postgresql" else f"KILL {number}"
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.exec_driver_sql(end)
+    wait_for_end(engine, number)
+
+
+def wait_for_end(engine: sa.Engine, number: int) -> None:
+    """Return when a connection is gone from the server, and with it its locks."""
+    still = f"SELECT count(*) FROM pg_stat_activity WHERE pid = {number}"
+    if engine.dialect.name != "postgresql":
+        still = f"SELECT count(*) FROM information_schema.processlist WHERE id = {number}"
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         deadline = time.monotonic() + PATIENCE
         while connection.exec_driver_sql(still).scalar():
             assert time.monotonic() < deadline

@@ -15,6 +15,7 @@ from proletarian_sa.heartbeat import Heartbeats, InHand
 from proletarian_sa.held import HeldClaims, HeldWatch
 from proletarian_sa.own_connection import OwnConnection
 from proletarian_sa.runtime import Runtime, build_runtime, prepare
+from tests.observing import wait_for_end
 from tests.queue_contents import User
 from tests.queue_model import LEASE, MAX_CRASHES, RETRY, Behaviour, Claimed, Verdict
 
@@ -33,7 +34,10 @@ class Faults:
     """Fails one commit of an engine, before or after the database has done it."""
 
     def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
         self._dbapi = engine.dialect.loaded_dbapi
+        self._number: int | None = None  # of the connection whose commit has failed, at the server
+        self._is_open: Callable[[], bool] = lambda: True
         self._kind: str | None = None
         self._left = 0
         sa.event.listen(engine, "commit", self._strike)
@@ -41,11 +45,13 @@ class Faults:
     @contextmanager
     def at(self, kind: str | None, commit: int = 1) -> Iterator[None]:
         """Strike at the n-th commit meanwhile, if there are as many: `refused` or `unanswered`, and `…, outage`."""
-        self._kind, self._left = kind, commit
+        self._kind, self._left, self._number = kind, commit, None
         try:
             yield
         finally:
             self._kind = None
+            if self._number is not None and not self._is_open():
+                wait_for_end(self._engine, self._number)  # a connection that was given up; its locks would be in the way
 
     @property
     def struck(self) -> bool:
@@ -58,6 +64,11 @@ class Faults:
         self._left -= 1
         if self._left:
             return
+        driver: Any = connection.connection.driver_connection
+        if connection.dialect.name == "postgresql":
+            self._number, self._is_open = driver.info.backend_pid, lambda: not driver.closed
+        elif connection.dialect.name != "sqlite":
+            self._number, self._is_open = driver.thread_id(), lambda: driver.open
         kind, self._kind = self._kind, None
         if kind.startswith("unanswered"):
             connection.connection.driver_connection.commit()

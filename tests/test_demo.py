@@ -24,6 +24,8 @@ from tests.demo_table import TABLE, everything, read_table
 from tests.helpers import wait_until
 from tests.servers.database import Database
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[1]
 PATIENCE = 120.0
 """Seconds that a run may take on a busy machine; it gives up by itself before."""

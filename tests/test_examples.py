@@ -11,6 +11,8 @@ import pytest
 from tests.command import ROOT, Command
 from tests.servers.database import Database
 
+pytestmark = pytest.mark.long
+
 FOLDER = ROOT / "examples"
 PROJECT = "alembic_project"  # see test_example_alembic
 NAMES = [PROJECT, "a_echo", "b_failures", "c_interruption", "held_or_leased", "many_queues", "outbox_transaction", "own_tables"]

@@ -36,14 +36,14 @@ def test_forward(app_engine, work):
         job.session.add(User(name="second"))
 
     worker, seen = work(first, tables=tables, lease=1, worker_id=NAME)
-    other, others = work(second, tables=tables, lease=60, worker_id=NAME)
+    other, others = work(second, tables=tables, lease=86400, worker_id=NAME)
     job_id = add(app_engine, tables=tables)
     worker.start()
     assert begun.wait(PATIENCE)
     other.start()
 
     def jump():  # again, if a heartbeat was there before the other worker
-        clock.tick(3600)
+        clock.tick(5)
         return others.of(events.JobStarted, job_id=job_id)
 
     wait_until(jump, timeout=PATIENCE, pause=0.05)

@@ -13,6 +13,8 @@ from tests.helpers import wait_until
 from tests.observing import add
 from tests.queue_contents import archived, queued
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 KILLERS = ("SIGKILL", "exit 0")
 GOOD = 50

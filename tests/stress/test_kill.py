@@ -19,6 +19,8 @@ from tests.stress.application import THREADS
 from tests.stress.processes import python
 from tests.stress.victim import KILLER, NAME, POINTS, make_jobs
 
+pytestmark = pytest.mark.long
+
 LEASE = 2.0
 WARM_UP = 30
 """Short jobs, after which a worker takes several at a time."""

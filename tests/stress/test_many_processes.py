@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import sqlalchemy as sa
 
 from proletarian_sa import default_tables, enqueue_many
@@ -19,6 +20,8 @@ from tests.stress import tables
 from tests.stress.application import THREADS, Options
 from tests.stress.processes import PATIENCE, python
 from tests.stress.producer import QUEUES, payload
+
+pytestmark = pytest.mark.long
 
 REPEATS = {"JobTransactionDied"}
 """Events that announce another run of the same job."""
