@@ -57,7 +57,7 @@ def test_stalls_and_kills(database: Database, queue_engine: sa.Engine, tmp_path:
     assert dict.fromkeys(ids, 1) == dict(effects)
     assert {1} == set(finished.values())
     assert scaled(KILLS) == done["kills"] == done["deaths"]
-    assert jobs // EVERY // 2 <= done["stalls"]  # one that was taken ahead by a worker that was killed stands still no more
+    assert jobs // EVERY - scaled(KILLS) <= done["stalls"]  # a kill may come before anybody has noticed
     assert set(runs) == set(ids)
 
 
