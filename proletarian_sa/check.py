@@ -17,7 +17,7 @@ from proletarian_sa.installed import (
     command,
     installed_version,
     is_original,
-    kinds,
+    kind_of,
     misfit,
     place_of,
     upgrade_advice,
@@ -176,8 +176,7 @@ def _of_version(connection: Connection, tables: JobTables) -> Iterator[Differenc
 
 
 def _differences(live: _Live) -> Iterator[Difference]:
-    kind = next(kind for kind, table in kinds(live.tables).items() if table is live.table)
-    if is_original(live.connection, live.tables, kind, live.columns.keys()):
+    if is_original(live.connection, live.tables, kind_of(live.table, live.tables), live.columns.keys()):
         cure = f"{command('revision', live.connection.dialect.name, live.tables)} --adopt"
         yield Difference(f"{live.place}: the table was made by the scripts of Proletarian, the Clojure library.", cure)
         return  # which mends all of it

@@ -16,7 +16,7 @@ from proletarian_sa.cli_revision import needing_alembic, revision, table_options
 from proletarian_sa.ddl import ddl as print_ddl
 from proletarian_sa.dialects.schema_names import SCHEMAS_ARE_DATABASES
 from proletarian_sa.errors import ProletarianError
-from proletarian_sa.factory import load
+from proletarian_sa.factory import WrongTargetError, load
 from proletarian_sa.grants import grants as print_grants
 from proletarian_sa.signals import EXIT_SIGNAL, NAMES
 from proletarian_sa.version import __version__
@@ -224,7 +224,7 @@ def _load(target: str) -> QueueWorker:
     """Import the worker, or call the factory; its processes, if it has any, do the same."""
     try:
         queue_worker: QueueWorker = load(target, QueueWorker, "a QueueWorker")
-    except ValueError as error:
+    except WrongTargetError as error:
         raise click.UsageError(str(error)) from error
     return queue_worker.with_options(factory=target) if queue_worker.executor == "process" else queue_worker
 

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+class WrongTargetError(ValueError):
+    """There is nothing of the kind under that name. What the application's own code raises is never one."""
+
+
 def load(target: str, wanted: type, what: str) -> Any:
     """Import `MODULE:NAME`, and return it if it is wanted, else what it returns when it is called without arguments.
 
@@ -21,14 +25,14 @@ def load(target: str, wanted: type, what: str) -> Any:
         what: How that is called, for messages: `a QueueWorker`.
 
     Raises:
-        ValueError: The message says what to type.
+        WrongTargetError: The message says what to type.
         Exception: What the module, or the function, raises.
 
     **Transaction:** nothing.
     """
     module_name, _, name = target.partition(":")
     if not module_name or not name or module_name.startswith("."):
-        raise ValueError(f"{target!r} is not of the form MODULE:NAME, for example: proletarian-sa worker myapp:make_worker")
+        raise WrongTargetError(f"{target!r} is not of the form MODULE:NAME, for example: proletarian-sa worker myapp:make_worker")
     folder = os.getcwd()  # noqa: PTH109 - a string is what belongs there
     if sys.path[:1] != [folder]:
         sys.path.insert(0, folder)
@@ -37,17 +41,17 @@ def load(target: str, wanted: type, what: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or not (module_name == error.name or module_name.startswith(f"{error.name}.")):
             raise
-        raise ValueError(f"There is no module {error.name!r} in {folder} or on the path.") from error
+        raise WrongTargetError(f"There is no module {error.name!r} in {folder} or on the path.") from error
     found: Any = module
     for part in name.split("."):
         if not hasattr(found, part):
-            raise ValueError(f"{module_name!r} has no {name!r}. Name {what}, or a function that returns one.")
+            raise WrongTargetError(f"{module_name!r} has no {name!r}. Name {what}, or a function that returns one.")
         found = getattr(found, part)
     if not isinstance(found, wanted) and callable(found):
         _check(found, target, what)
         found = found()
     if not isinstance(found, wanted):
-        raise ValueError(f"{target} must be {what}, or a function that returns one; this is {found!r}.")  # noqa: TRY004 - of a command line
+        raise WrongTargetError(f"{target} must be {what}, or a function that returns one; this is {found!r}.")
     return found
 
 
@@ -59,4 +63,4 @@ def _check(factory: Callable[..., Any], target: str, what: str) -> None:
     try:
         signature.bind()
     except TypeError as error:
-        raise ValueError(f"{target} takes {signature}. Name {what}, or a function without arguments.") from error
+        raise WrongTargetError(f"{target} takes {signature}. Name {what}, or a function without arguments.") from error

@@ -89,6 +89,11 @@ def kinds(tables: JobTables) -> dict[str, sa.Table]:
     return {"job": tables.job, "archived_job": tables.archived_job}
 
 
+def kind_of(table: sa.Table, tables: JobTables) -> str:
+    """Return what one of the two tables is: `job` or `archived_job`."""
+    return next(kind for kind, ours in kinds(tables).items() if ours is table)
+
+
 def place_of(connection: Connection, table: sa.Table) -> str:
     """Return a table's name in this database, with its schema, for people."""
     schema = schema_names.effective_schema(connection, table.schema)
@@ -99,7 +104,7 @@ def misfit(
     connection: Connection, table: sa.Table, missing: AbstractSet[str], there: AbstractSet[str], tables: JobTables
 ) -> ProletarianError:
     """Return the error about a table that lacks columns: it is the original's, an older one of ours, or somebody else's."""
-    kind = next(kind for kind, ours in kinds(tables).items() if ours is table)
+    kind = kind_of(table, tables)
     later = {name for version in VERSIONS.values() for name in version.columns.get(kind, ())}
     what = f"The table {place_of(connection, table)} in {connection.engine.url!r}"
     lacks = f"it has no column {', '.join(sorted(missing))}"

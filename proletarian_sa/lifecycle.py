@@ -14,6 +14,7 @@ from proletarian_sa.backoff import backoff
 from proletarian_sa.clock import as_timedelta
 from proletarian_sa.errors import is_ctrl_c
 from proletarian_sa.runtime import pool_capacity
+from proletarian_sa.trouble import CLAIMING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from proletarian_sa.running import RunningJob
     from proletarian_sa.runtime import Runtime
 
-CLAIMING = "claiming jobs"
 MOST_REFUSALS = 3  # jobs in a row whose outcomes the database refuses to store, until the worker stops
 MOST_RACES = 3  # in a row that a claim may lose against those of other nodes of a cluster, until it waits
 LONGEST_STAGGER = 1.0  # seconds before the first poll, so that workers that start together do not poll together

@@ -20,6 +20,7 @@ from proletarian_sa.own_connection import OwnConnection
 from proletarian_sa.run import Decision, run, start
 from proletarian_sa.runtime import DEFAULT_MAX_CRASHES, Claim, FailedJob, Runtime, build_runtime, prepare
 from proletarian_sa.spread import Spread
+from proletarian_sa.trouble import CLAIMING
 
 if TYPE_CHECKING:
     import threading
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from proletarian_sa.outcomes import Outcome
     from proletarian_sa.running import RunningJob
 
-CLAIMING: Final = "claiming jobs"
 MOST_RACES: Final = 5  # that one call of process_next_job may lose against claims on other nodes of a cluster
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from proletarian_sa import events
 
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Callable
+
+
+CLAIMING: Final = "claiming jobs"
+"""What several parts of a worker call one activity."""
 
 
 class Trouble:

@@ -59,12 +59,13 @@ def test_wrong_options_are_explained(queue_engine, environment):
         assert "ValueError: queue must have 1 to 255 characters; '' has 0." in command.output[-1]
 
 
-def test_the_applications_own_error_has_its_traceback(environment):
-    """What the factory raises is the application's: the traceback is shown."""
-    with Command(f"{APP}:fail", **environment) as command:
+@pytest.mark.parametrize(("factory", "error"), [("fail", "LookupError: no configuration"), ("refuse", "ValueError: a bad setting")])
+def test_the_applications_own_error_has_its_traceback(environment, factory, error):
+    """What the factory raises is the application's, whatever its type: the traceback is shown."""
+    with Command(f"{APP}:{factory}", **environment) as command:
         assert 1 == command.code()
 
-    assert "LookupError: no configuration" == command.output[-1]
+    assert error == command.output[-1]
     assert "Traceback (most recent call last):" in command.output
 
 

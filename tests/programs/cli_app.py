@@ -74,3 +74,8 @@ class Settings:
 number = 7
 if "APP_URL" in os.environ:
     worker = make_worker()
+
+
+def refuse() -> QueueWorker:
+    """Fail as code does that reads settings."""
+    raise ValueError("a bad setting")
