@@ -81,6 +81,7 @@ def main(url: str, log: str, report: str, kills: int) -> None:
     file, done = Log(log), {"stalls": 0, "kills": 0, "deaths": 0}
     children = {fork(url, file) for _ in range(WORKERS)}
     asleep: dict[int, float] = {}
+    killed: set[int] = set()  # it takes a moment until a death is known: nobody is killed twice
     next_kill = time.monotonic() + 2 * BETWEEN_KILLS
     while not select.select([sys.stdin], [], [], 0.01)[0]:
         now = time.monotonic()
@@ -93,11 +94,15 @@ def main(url: str, log: str, report: str, kills: int) -> None:
             children.remove(child)
             children.add(fork(url, file))
             done["deaths"] += 1
+            if child not in killed:
+                print(f"process {child} ended by itself: {os.waitstatus_to_exitcode(status)}", file=sys.stderr, flush=True)
         for stopped in [stopped for stopped, since in asleep.items() if now - since > STALL]:
             del asleep[stopped]
             os.kill(stopped, signal.SIGCONT)
-        if done["kills"] < kills and now >= next_kill:
-            os.kill(random.choice(sorted(children)), signal.SIGKILL)
+        if done["kills"] < kills and now >= next_kill and children - killed:
+            victim = random.choice(sorted(children - killed))
+            os.kill(victim, signal.SIGKILL)
+            killed.add(victim)
             done["kills"] += 1
             next_kill = now + random.uniform(0, 2 * BETWEEN_KILLS)
         Path(report).write_text(json.dumps(done))

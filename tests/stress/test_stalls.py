@@ -42,6 +42,8 @@ def test_stalls_and_kills(database: Database, queue_engine: sa.Engine, tmp_path:
     try:
         wait_until(lambda: is_empty(queue_engine), timeout=scaled(int(PATIENCE)), pause=0.1)
         wait_until(lambda: is_over(report), timeout=PATIENCE)
+    except AssertionError as error:
+        raise AssertionError(report.read_text() + output.read_text()) from error
     finally:
         supervisor.stdin.close()
         supervisor.wait(PATIENCE)
