@@ -20,6 +20,7 @@ from proletarian_sa.errors import (
     WorkerLost,
 )
 from proletarian_sa.handlers import JobRegistry
+from proletarian_sa.health import Health
 from proletarian_sa.install import check_tables, create_all, drop_all
 from proletarian_sa.job_ids import ConstantIds, DatabaseIds, JobIds, UUIDv4, UUIDv7
 from proletarian_sa.models import ArchivedJob, ArchivedJobMixin, Job, JobMixin, JobTables, default_tables
@@ -42,6 +43,7 @@ __all__ = [
     "DatabaseNotSupported",
     "ExponentialBackoff",
     "HandlerProcessLost",
+    "Health",
     "Job",
     "JobIds",
     "JobInterrupted",

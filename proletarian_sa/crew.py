@@ -19,6 +19,7 @@ from proletarian_sa.processes import HandlerProcess, start_all
 from proletarian_sa.run import Decision, about
 from proletarian_sa.spread import Spread
 from proletarian_sa.step import claim_leased, record, run_in_hand
+from proletarian_sa.trouble import CLAIMING
 
 if TYPE_CHECKING:
     from proletarian_sa.running import RunningJob
@@ -114,7 +115,8 @@ class Crew(Lifecycle):
                 if limit == 0:
                     continue
                 try:
-                    full = self._claim_once(own, limit, after_failure=failures > 0)
+                    with self._runtime.vigil.asking(CLAIMING):
+                        full = self._claim_once(own, limit, after_failure=failures > 0)
                 except Exception as error:  # noqa: BLE001 - judged there: waited out, or the worker's end
                     failures += 1
                     if self._runtime.statements.is_lost_race(error):

@@ -160,6 +160,22 @@ class Recovered(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DatabaseSilent(Event):
+    """The database has not answered what `activity` asked of it for `seconds`: a dead connection, perhaps, or somebody's lock."""
+
+    activity: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabaseAnswered(Event):
+    """What was told by `DatabaseSilent` is over, with an answer or an error, after `seconds`."""
+
+    activity: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PollingErrorTolerated(Event):
     """`on_polling_error` let the worker go on after an error that waiting may not mend; it polls again after `retry_in`."""
 

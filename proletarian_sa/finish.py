@@ -19,6 +19,7 @@ from proletarian_sa.failed_job import Called, TransactionSpoiled
 from proletarian_sa.outcomes import Outcome, Status
 from proletarian_sa.own_connection import OwnConnection
 from proletarian_sa.run import Decision, about, note_foreign_key
+from proletarian_sa.trouble import RECORDING
 from proletarian_sa.undeliverable import put_back
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from proletarian_sa.runtime import Runtime
 
 Recorded = tuple[Outcome, list[events.Event]]
-ACTIVITY: Final = "recording outcomes"
 LONGEST_KEPT: Final = dt.timedelta(hours=1)
 MOST_DOUBLINGS: Final = 20
 
@@ -101,7 +101,7 @@ class Recorder:
         if not recordings:
             return []
         try:
-            with self._own.transaction() as connection:
+            with self._runtime.vigil.asking(RECORDING), self._own.transaction() as connection:
                 if not connection.in_transaction():
                     self._runtime.statements.wait_briefly(connection)
                 recorded = write(self._runtime, connection, recordings, self._own.commit)
@@ -113,9 +113,10 @@ class Recorder:
         except Exception as error:  # noqa: BLE001 - becomes an event
             return self._failed(recordings, error)
         if self.failures:
-            recovered = events.Recovered(worker_id=self._runtime.worker_id, activity=ACTIVITY, failures=self.failures)
+            recovered = events.Recovered(worker_id=self._runtime.worker_id, activity=RECORDING, failures=self.failures)
             self._runtime.emit(recovered)
         self.outage, self.failures, self.refusals = False, 0, 0
+        self._runtime.vigil.works(RECORDING)
         for recording, what in zip(recordings, recorded, strict=True):
             self._tell(recording, what)
         return []
@@ -150,6 +151,8 @@ class Recorder:
                 give_up(self._runtime, recording, error)
             return []
         self.failures += 1
+        if self.outage:  # else it is somebody's lock on a row, and no fault of the database
+            self._runtime.vigil.failed(RECORDING, error)
         delay = backoff(max([self.failures if self.outage else 0, *(recording.failures + 1 for recording in recordings)]))
         for recording in recordings:
             recording.failures += 1
@@ -157,7 +160,7 @@ class Recorder:
         self._runtime.emit(
             events.TransientErrorMet(
                 worker_id=self._runtime.worker_id,
-                activity=ACTIVITY,
+                activity=RECORDING,
                 exception=error,
                 retry_in=delay,
                 consecutive=self.failures,

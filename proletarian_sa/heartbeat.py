@@ -138,12 +138,13 @@ class Heartbeats:
             return self._jobs.get(_key(in_hand)) is in_hand
 
     def _run(self) -> None:
-        trouble = Trouble(self._runtime.emit, self._runtime.worker_id, PROLONGING)
+        trouble = Trouble(self._runtime.emit, self._runtime.worker_id, PROLONGING, self._runtime.vigil)
         interval = self._lease / BEATS_PER_LEASE
         pause = interval
         while not self._stop.wait(pause):
             try:
-                complete = self.beat()
+                with self._runtime.vigil.asking(PROLONGING):
+                    complete = self.beat()
             except Exception as error:  # noqa: BLE001 - becomes an event; whatever it is, the next beat may succeed
                 pause = trouble.met(error, lambda failures: min(backoff(failures), dt.timedelta(seconds=interval)))
             else:

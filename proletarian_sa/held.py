@@ -226,14 +226,15 @@ class HeldWatch:
             self._runtime.emit(events.JobHeldLong(**about(self._runtime, watched.claimed), seconds=seconds))
 
     def _look_again(self) -> None:
-        trouble = Trouble(self._runtime.emit, self._runtime.worker_id, WATCHING)
+        trouble = Trouble(self._runtime.emit, self._runtime.worker_id, WATCHING, self._runtime.vigil)
         pause = LOOK
         while not self._stop.is_set():
             self._any.wait()
             if self._stop.wait(pause):
                 break
             try:
-                self.look()
+                with self._runtime.vigil.asking(WATCHING):
+                    self.look()
             except Exception as error:  # noqa: BLE001 - becomes an event; whatever it is, the next look may succeed
                 pause = trouble.met(error, _delay)
             else:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from proletarian_sa.held import HeldClaims, HeldWatch
 from proletarian_sa.lifecycle import LONGEST_STAGGER, Habits, Lifecycle
+from proletarian_sa.trouble import CLAIMING
 
 if TYPE_CHECKING:
     from proletarian_sa.claimed import ClaimedJob
@@ -80,7 +81,8 @@ class HeldCrew(Lifecycle):
     def _claim(self, claims: HeldClaims) -> ClaimedJob | None:
         """Take a job, if there is one; wait after an error."""
         try:
-            claimed = claims.claim()
+            with self._runtime.vigil.asking(CLAIMING):
+                claimed = claims.claim()
         except Exception as error:  # noqa: BLE001 - judged there: waited out, or the worker's end
             self._failures += 1
             self._stopping.wait(self._wait_out(error, self._failures))

@@ -13,6 +13,7 @@ from proletarian_sa import events
 from proletarian_sa.backoff import backoff
 from proletarian_sa.clock import as_timedelta
 from proletarian_sa.errors import is_ctrl_c
+from proletarian_sa.health import Health, State
 from proletarian_sa.runtime import pool_capacity
 from proletarian_sa.trouble import CLAIMING
 
@@ -69,12 +70,19 @@ class Lifecycle:
         self._untold = 0  # failures of the claim in a row that are nothing to tell
         self._stopping = threading.Event()
         self._asking = threading.RLock()  # one of those who ask at the same time goes on; a signal handler may be among them
+        self._vigil = self._thread(self._keep_vigil, "vigil")
+        self._over = threading.Event()  # it is time for that to end
         self.stopped = threading.Event()
         self.error: BaseException | None = None
 
     def start(self) -> None:
         """Start the threads."""
-        self._thread(self._supervise, "supervisor").start()
+        self._vigil.start()
+        try:
+            self._thread(self._supervise, "supervisor").start()
+        except BaseException:
+            self._over.set()
+            raise
 
     def announce(self) -> None:
         """Tell that the worker has started."""
@@ -126,7 +134,24 @@ class Lifecycle:
         """Start the other threads, wait for the stop, and end them; then `_end`."""
         raise NotImplementedError
 
+    def _keep_vigil(self) -> None:
+        self._runtime.vigil.keep(self._runtime.emit, self._runtime.worker_id, self._over)
+
+    def health(self) -> Health:
+        """Return what the threads are doing."""
+        state: State = "running"
+        if self.error is not None:
+            state = "failed"
+        elif not self.is_alive():
+            state = "stopped"
+        elif self._stopping.is_set():
+            state = "stopping"
+        seconds, reason = self._runtime.vigil.stall() if self.is_alive() else (0.0, "")
+        return Health(state=state, running=len(self._running()), stalled_for=seconds, reason=reason)
+
     def _end(self) -> None:
+        self._over.set()
+        self._vigil.join()
         self._runtime.emit(events.WorkerStopped(worker_id=self._runtime.worker_id, running=0))
         try:
             if self._habits.on_shutdown is not None:
@@ -153,11 +178,13 @@ class Lifecycle:
             self.ask_to_stop()
 
     def _recovered(self, failures: int) -> None:
+        self._runtime.vigil.works(CLAIMING)
         if failures > max(1, self._untold):
             self._runtime.emit(events.Recovered(worker_id=self._runtime.worker_id, activity=CLAIMING, failures=failures))
 
     def _wait_out(self, error: Exception, failures: int) -> float:
         """Return how long to wait in seconds after an error of a claim, or raise it if it is the worker's end."""
+        self._runtime.vigil.failed(CLAIMING, error)
         statements = self._runtime.statements
         if not statements.is_transient(error) and not statements.is_missing_table(error):
             advice = statements.advice(error)

@@ -64,30 +64,30 @@ def _describe(event: events.Event) -> Described:
 def _describe_job(event: events.JobEvent, job: str) -> Described:
     match event:
         case events.JobAttemptFailed(exception=exception, retry_in=None):
-            return logging.ERROR, f"{job} failed and is archived as failure: {_brief(exception)}", exception
+            return logging.ERROR, f"{job} failed and is archived as failure: {brief(exception)}", exception
         case events.JobAttemptFailed(exception=exception):
             again = f"is tried again in {event.retry_in} ({event.retries_left} retries left after that)"
-            return logging.ERROR, f"{job} failed and {again}: {_brief(exception)}", exception
+            return logging.ERROR, f"{job} failed and {again}: {brief(exception)}", exception
         case events.OutcomeNotRecorded(exception=exception):
             message = f"{job}: handler finished, outcome not recorded; it runs again, if it is leased when its lease lapses"
-            return logging.ERROR, f"{message}: {_brief(exception)}", exception
+            return logging.ERROR, f"{message}: {brief(exception)}", exception
     return _describe_oddity(event, job)
 
 
 def _describe_oddity(event: events.JobEvent, job: str) -> Described:
     match event:
         case events.RetryStrategyFailed(exception=exception):
-            return logging.ERROR, f"{job} is not retried, its retry strategy failed: {_brief(exception)}", exception
+            return logging.ERROR, f"{job} is not retried, its retry strategy failed: {brief(exception)}", exception
         case events.JobTransactionDied(exception=PoolTimeout() as exception):
             message = f"{job}: job.session got no connection from the pool; the job runs again"
-            return logging.WARNING, f"{message}: {_brief(exception)}", None
+            return logging.WARNING, f"{message}: {brief(exception)}", None
         case events.JobTransactionDied(exception=exception):
             message = f"{job}: the database ended the transaction of job.session; the job runs again"
-            return logging.WARNING, f"{message}: {_brief(exception)}", exception
+            return logging.WARNING, f"{message}: {brief(exception)}", exception
         case events.FailedJobCallbackFailed(exception=exception):
-            return logging.ERROR, f"{job} is archived as failure, but failed_job failed: {_brief(exception)}", exception
+            return logging.ERROR, f"{job} is archived as failure, but failed_job failed: {brief(exception)}", exception
         case events.JobUndeliverable(exception=exception):
-            return logging.WARNING, f"{job} cannot be run here and is put back for {event.retry_in}: {_brief(exception)}", None
+            return logging.WARNING, f"{job} cannot be run here and is put back for {event.retry_in}: {brief(exception)}", None
         case events.ArchiveRowReplaced():
             return logging.WARNING, f"{job}: the archive had a row with this id, which is replaced", None
     return _describe_loss(event, job)
@@ -122,7 +122,7 @@ def _describe_worker(event: events.Event) -> Described:
         case events.WorkerStopped():
             return logging.WARNING, f"worker stopped: {_are(event.running)} still running", None
         case events.WorkerFailed(exception=exception):
-            return logging.ERROR, f"worker failed: {_brief(exception)}", exception
+            return logging.ERROR, f"worker failed: {brief(exception)}", exception
     return _describe_trouble(event)
 
 
@@ -130,19 +130,23 @@ def _describe_trouble(event: events.Event) -> Described:
     match event:
         case events.TransientErrorMet(exception=exception):
             loud = event.consecutive == 1 or event.retry_in >= LOUD_AGAIN
-            message = f"{event.activity}: {_brief(exception)}; trying again in {event.retry_in.total_seconds():.1f} s"
+            message = f"{event.activity}: {brief(exception)}; trying again in {event.retry_in.total_seconds():.1f} s"
             # Where a pool was waited for, a traceback tells nothing; and a pool that is too small is waited for again and again.
             first = exception if event.consecutive == 1 and not isinstance(exception, PoolTimeout) else None
             return logging.WARNING if loud else logging.DEBUG, f"{message} (failure {event.consecutive})", first
         case events.PollingErrorTolerated(exception=exception):
             message = f"polling failed, and on_polling_error lets the worker go on in {event.retry_in.total_seconds():.1f} s"
-            return logging.ERROR, f"{message}: {_brief(exception)}", exception if event.consecutive == 1 else None
+            return logging.ERROR, f"{message}: {brief(exception)}", exception if event.consecutive == 1 else None
         case events.CallbackFailed(exception=exception):
-            return logging.ERROR, f"{event.callback} failed: {_brief(exception)}", exception
+            return logging.ERROR, f"{event.callback} failed: {brief(exception)}", exception
         case events.IdleTimeoutsFound():
             named = ", ".join(f"{name}={value}" for name, value in event.settings.items())
             message = f"the database ends transactions that wait for a handler: {named}. Use claim='leased' for longer jobs"
             return logging.WARNING, message, None
+        case events.DatabaseSilent():
+            return logging.WARNING, f"{event.activity}: no answer for {event.seconds:.0f} s; still waiting", None
+        case events.DatabaseAnswered():
+            return logging.INFO, f"{event.activity}: no longer waiting, after {event.seconds:.0f} s", None
         case events.Recovered():
             return logging.INFO, f"{event.activity}: works again after {event.failures} failures", None
         case events.PoolTooSmall():
@@ -150,11 +154,11 @@ def _describe_trouble(event: events.Event) -> Described:
             message = f"the pool has {_count(event.available, 'connection')}, this worker may need {event.needed}: {advice}"
             return logging.WARNING, message, None
         case events.SinkFailed(exception=exception):
-            return logging.ERROR, f"an event sink failed at {_words(event.event)}: {_brief(exception)}", exception
+            return logging.ERROR, f"an event sink failed at {_words(event.event)}: {brief(exception)}", exception
     return logging.DEBUG, f"{_words(event)}: {event}", None
 
 
-def _brief(exception: BaseException) -> str:
+def brief(exception: BaseException) -> str:
     """Return type, message and notes; of a database error only the driver's part, without the statement and its parameters."""
     if _shows_payload(exception):
         return f"{type(exception).__name__}: what is wrong with it stands in the job's last_error"

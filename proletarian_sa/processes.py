@@ -58,7 +58,7 @@ class HandlerProcess:
         self._process: Any = None
         self._connection: Any = None
         self._ready = False
-        self._trouble = Trouble(runtime.emit, runtime.worker_id, STARTING)
+        self._trouble = Trouble(runtime.emit, runtime.worker_id, STARTING, runtime.vigil)
 
     def begin(self) -> None:
         """Start the process, without waiting for it.

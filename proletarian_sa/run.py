@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextvars
 import datetime as dt
+import os
 import random
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -27,10 +28,12 @@ from proletarian_sa.errors import (
     WorkerLost,
     is_ctrl_c,
 )
+from proletarian_sa.forks import end_child
 from proletarian_sa.retry import Retry, RetryStrategy, decide
 from proletarian_sa.running import RunningJob
 from proletarian_sa.session import HandlerTransaction
 from proletarian_sa.time_limit import TimeLimit
+from proletarian_sa.trouble import RECORDING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -153,13 +156,16 @@ def _conclude(runtime: Runtime, claimed: ClaimedJob, running: RunningJob, found:
 
 
 def _call(found: Found, running: RunningJob) -> BaseException | None:
-    """Call the handler, and return what it raised."""
+    """Call the handler, and return what it raised. A child that it has forked does not return."""
+    process = os.getpid()
     try:
         found.call(running)
     except BaseException as error:
+        end_child(process, error)
         if is_ctrl_c(error):
             raise
         return error
+    end_child(process)
     return None
 
 
@@ -194,7 +200,8 @@ def _complete(
             raise LeaseLost(f"The job {claimed.job_id} no longer belongs to this worker: its lease has lapsed.")
 
     try:
-        transaction.commit(archive)
+        with runtime.vigil.asking(RECORDING):
+            transaction.commit(archive)
     except BaseException as error:
         transaction.abandon()
         if is_ctrl_c(error):

@@ -15,7 +15,9 @@ from sqlalchemy.pool import AssertionPool, QueuePool, StaticPool
 from proletarian_sa.clock import as_timedelta
 from proletarian_sa.dialects import Statements, statements_for
 from proletarian_sa.errors import DatabaseNotSupported
+from proletarian_sa.forks import leave_inherited
 from proletarian_sa.handlers import HandlerMode, Handlers, Retry, as_handlers, check_callback, check_retry
+from proletarian_sa.health import Vigil
 from proletarian_sa.installed import check_version_once
 from proletarian_sa.log import emitter, log_event
 from proletarian_sa.models import JobTables, check_job_tables, default_tables
@@ -69,6 +71,7 @@ class Runtime:
     session_factory: Callable[[], Session] | None
     emit: Callable[[Event], None]
     tokens: ClaimTokens = field(compare=False)
+    vigil: Vigil = field(compare=False, default_factory=Vigil)
 
 
 def build_runtime(
@@ -174,6 +177,7 @@ def prepare(runtime: Runtime) -> Runtime:
         raise DatabaseNotSupported(
             f"{engine.url!r} uses AssertionPool: a worker needs more than the one connection it allows. Use the default pool."
         )
+    leave_inherited(engine)
     with engine.connect() as connection:
         reason = statements.why_not(connection)
         if reason is not None:
@@ -183,7 +187,7 @@ def prepare(runtime: Runtime) -> Runtime:
     # SQLAlchemy lets what the application's engine was given, if it was, win over what an engine made from it is given.
     insisted = {INSISTED: options} if options.keys() & engine.get_execution_options().keys() else {}
     own_engine = engine.execution_options(**options, **insisted)
-    return replace(runtime, engine=own_engine, options=options, tokens=ClaimTokens(runtime.worker_id))
+    return replace(runtime, engine=own_engine, options=options, tokens=ClaimTokens(runtime.worker_id), vigil=Vigil())
 
 
 def pool_capacity(engine: Engine) -> int | None:

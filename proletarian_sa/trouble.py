@@ -10,23 +10,27 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Callable
 
+    from proletarian_sa.health import Vigil
 
 CLAIMING: Final = "claiming jobs"
+RECORDING: Final = "recording outcomes"
 """What several parts of a worker call one activity."""
 
 
 class Trouble:
     """What one activity of a worker has met since it last succeeded."""
 
-    def __init__(self, emit: Callable[[events.Event], None], worker_id: str, activity: str) -> None:
+    def __init__(self, emit: Callable[[events.Event], None], worker_id: str, activity: str, vigil: Vigil) -> None:
         self._emit = emit
         self._worker_id = worker_id
+        self._vigil = vigil
         self._activity = activity
         self._failures = 0
 
     def met(self, error: BaseException, delay_after: Callable[[int], dt.timedelta]) -> float:
         """Tell of one failure more, and return how many seconds to wait, as `delay_after` says for so many in a row."""
         self._failures += 1
+        self._vigil.failed(self._activity, error)
         delay = delay_after(self._failures)
         self._emit(
             events.TransientErrorMet(
@@ -44,3 +48,4 @@ class Trouble:
         if self._failures:
             self._emit(events.Recovered(worker_id=self._worker_id, activity=self._activity, failures=self._failures))
         self._failures = 0
+        self._vigil.works(self._activity)

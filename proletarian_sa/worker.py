@@ -11,6 +11,7 @@ from proletarian_sa.clock import as_timedelta
 from proletarian_sa.crew import Crew
 from proletarian_sa.factory import load
 from proletarian_sa.handlers import check_callback
+from proletarian_sa.health import Health
 from proletarian_sa.held_check import check_held
 from proletarian_sa.held_crew import HeldCrew
 from proletarian_sa.install import check_tables
@@ -178,6 +179,17 @@ class QueueWorker:
     def is_running(self) -> bool:
         """Whether it has been started and not yet stopped. False in a forked child, which has none of its threads."""
         return self._crew is not None and self._crew.is_alive()
+
+    @property
+    def health(self) -> Health:
+        """What it is doing, and whether the database answers: for a health check, from any thread. Asks the database nothing.
+
+            healthy = worker.health.state == "running" and worker.health.stalled_for < 60
+
+        **Transaction:** nothing.
+        """
+        idle = Health(state="stopped", running=0, stalled_for=0.0, reason="")
+        return idle if self._crew is None else self._crew.health()
 
     @property
     def error(self) -> BaseException | None:

@@ -19,6 +19,7 @@ PUBLIC = [
     "DatabaseNotSupported",
     "ExponentialBackoff",
     "HandlerProcessLost",
+    "Health",
     "Job",
     "JobIds",
     "JobInterrupted",
