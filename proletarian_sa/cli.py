@@ -71,7 +71,7 @@ def worker(target: str, queues: tuple[str, ...], threads: int | None, log_level:
         sys.exit(_run(queue_worker, signals))
     except (ProletarianError, ValueError, exc.SQLAlchemyError) as error:
         reason = getattr(error, "orig", None) or error
-        _fail(f"{type(reason).__name__}: {reason}")
+        _fail("\n".join([f"{type(reason).__name__}: {reason}", *getattr(error, "__notes__", ())]))
 
 
 main.add_command(revision)
@@ -190,10 +190,15 @@ def _refuse_check(url: URL | None, error: Exception) -> NoReturn:
 
 
 class _Signals:
-    """Counts the signals that ask to stop; ends the process at the second."""
+    """Counts the signals that ask to stop; ends the process at the second.
+
+    Attributes:
+        starting: The first one is a Ctrl-C: a database that does not answer would not let a worker start, nor stop.
+    """
 
     def __init__(self) -> None:
         self.count = 0
+        self.starting = False
         for name in NAMES:
             number = getattr(signal, name, None)
             if number is not None:
@@ -204,12 +209,20 @@ class _Signals:
         self.count += 1
         if self.count > 1:
             os._exit(EXIT_SIGNAL + number)
+        if self.starting:
+            raise KeyboardInterrupt
 
 
 def _run(queue_worker: QueueWorker, signals: _Signals) -> int:
-    if signals.count:
+    try:
+        signals.starting = True
+        if signals.count:
+            return 0
+        queue_worker.start()
+        signals.starting = False
+    except KeyboardInterrupt:
+        queue_worker.stop()
         return 0
-    queue_worker.start()
     while queue_worker.is_running and queue_worker.error is None and not signals.count:
         queue_worker.join(_LOOK)
     running = queue_worker.stop()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue as queues
-import random
 import threading
 import time
 from functools import partial
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from proletarian_sa import events
 from proletarian_sa.finish import Recorder, Recording
+from proletarian_sa.floor import Floor
 from proletarian_sa.heartbeat import Heartbeats, InHand
 from proletarian_sa.lifecycle import LONGEST_STAGGER, Habits, Lifecycle
 from proletarian_sa.own_connection import OwnConnection
@@ -39,14 +39,17 @@ class Crew(Lifecycle):
         super().__init__(runtime, habits, CLAIMER_FINISHER_HEARTBEAT + habits.threads)
         self._heartbeats = Heartbeats(runtime, keep_connection=self._keep)
         self._inbox: queues.SimpleQueue[InHand | None] = queues.SimpleQueue()
-        self._outbox: queues.Queue[tuple[InHand, Recording] | None] = queues.Queue()
-        self._room = threading.Condition()  # guards what follows
+        self._outbox: queues.SimpleQueue[tuple[InHand, Recording] | None] = queues.SimpleQueue()
+        self._guard = threading.RLock()  # of what follows
+        self._room = threading.Condition(self._guard)
+        self._wanting = False  # the claimer waits for room
         self._active: dict[Any, InHand] = {}  # claimed, and the handler has not returned
         self._held_back: dict[Any, InHand] = {}  # claimed again while an earlier run of ours has not returned
         self._unrecorded = 0  # outcomes on their way into the database
         self._suspects: dict[Any, float] = {}  # jobs with crashes, until they are recorded: when they were taken
         self._pace = Pace(self._threads)
         self._spread = Spread()  # of the claims
+        self._floors = {queue: Floor() for queue in runtime.queues}
         self._moved = time.monotonic()  # when a handler last took a job
         self._processes: list[HandlerProcess] = []
         if habits.factory is not None and habits.load is not None:
@@ -85,7 +88,8 @@ class Crew(Lifecycle):
             for thread in (finisher, *handlers):
                 thread.start()
                 started.append(thread)
-            self._claim()
+            with self._idle:
+                self._claim()
         except BaseException as error:  # noqa: BLE001 - kept for run(), and an event
             self._fail(error)
         finally:
@@ -109,24 +113,29 @@ class Crew(Lifecycle):
         own = OwnConnection(self._runtime.engine, keep=self._keep)
         failures = 0
         try:
-            self._stopping.wait(random.uniform(0, min(self._polling_interval, LONGEST_STAGGER)))
+            self._idle.first_wait(self._stopping, LONGEST_STAGGER)
             while not self._stopping.is_set():
                 limit = self._wait_for_room()
                 if limit == 0:
                     continue
+                wakes = self._idle.about_to_claim()
                 try:
                     with self._runtime.vigil.asking(CLAIMING):
                         full = self._claim_once(own, limit, after_failure=failures > 0)
+                        pause = None if full else self._idle.pause(own)
                 except Exception as error:  # noqa: BLE001 - judged there: waited out, or the worker's end
                     failures += 1
+                    self._idle.hand_on()
                     if self._runtime.statements.is_lost_race(error):
                         self._spread.lost()
                     self._stopping.wait(self._wait_out(error, failures))
                     continue
                 self._recovered(failures)
                 failures = 0
-                if not full:
-                    self._stopping.wait(self._polling_interval * random.uniform(0.9, 1.1))
+                if pause is None:
+                    self._idle.hand_on()
+                else:
+                    self._idle.wait(self._stopping, wakes, pause)
         finally:
             own.close()
 
@@ -137,8 +146,10 @@ class Crew(Lifecycle):
             while not self._stopping.is_set() and (
                 len(self._active) > self._refill_level() or self._unrecorded >= FINISH_BATCH or self._is_beside_a_suspect()
             ):
+                self._wanting = True
                 self._room.wait(HOARDED)
                 self._put_back_hoarded()
+            self._wanting = False
             return 0 if self._stopping.is_set() else max(1, self._threads + self._pace.ahead - len(self._active))
 
     def _is_beside_a_suspect(self) -> bool:
@@ -180,34 +191,34 @@ class Crew(Lifecycle):
         if after_failure or self._heartbeats.overdue():
             self._heartbeats.beat()  # before a job of ours that seems to have lapsed is taken for somebody else's
         sent_at = time.monotonic()
-        claimed = claim_leased(self._runtime, own, limit=limit, spread=self._spread)
+        claimed = claim_leased(self._runtime, own, limit=limit, spread=self._spread, floors=self._floors)
         more = len(claimed) == limit or (bool(claimed) and self._spread.times > 1)
         self._spread.won()
-        for in_hand in self._heartbeats.add(claimed, sent_at):
-            earlier = self._take(in_hand)
-            if earlier is not None:
-                self._heartbeats.lose(earlier)
+        for earlier in self._take(self._heartbeats.add(claimed, sent_at)):
+            self._heartbeats.lose(earlier)
         # A job with crashes has been claimed alone, whatever was asked for.
         return more or any(job.crashes for job in claimed)
 
-    def _take(self, in_hand: InHand) -> InHand | None:
-        """Hand a claimed job to the handlers, or hold it back while an earlier run of ours goes on, which is returned.
+    def _take(self, taken: list[InHand]) -> list[InHand]:
+        """Hand claimed jobs to the handlers, or hold those back of which an earlier run of ours goes on, and return these runs.
 
-        Its lease lapsed although the process lives: the database's clock was set, or the machine slept.
+        Their leases lapsed although the process lives: the database's clock was set, or the machine slept.
         """
-        job_id = in_hand.claimed.job_id
-        with self._room:
-            earlier = self._active.get(job_id)
-            if earlier is None:
-                if self._inbox.empty():
-                    self._moved = time.monotonic()  # until now there was nothing to take
-                self._active[job_id] = in_hand
+        going_on = []
+        with self._guard:
+            if self._inbox.empty():
+                self._moved = time.monotonic()  # until now there was nothing to take
+            for in_hand in taken:
+                job_id = in_hand.claimed.job_id
+                earlier = self._active.setdefault(job_id, in_hand)
+                if earlier is not in_hand:
+                    self._held_back[job_id] = in_hand
+                    going_on.append(earlier)
+                    continue
                 self._inbox.put(in_hand)
                 if in_hand.claimed.crashes:
                     self._suspects[job_id] = time.monotonic()
-            else:
-                self._held_back[job_id] = in_hand
-        return earlier
+        return going_on
 
     # Handle
 
@@ -257,7 +268,7 @@ class Crew(Lifecycle):
     def _leave(self, in_hand: InHand, decision: Decision | None, took: float | None = None) -> None:
         """Let go of a job whose handler has returned, or was not called; an earlier claim of it makes room for a later one."""
         job_id = in_hand.claimed.job_id
-        with self._room:
+        with self._guard:
             del self._active[job_id]
             if decision is None:
                 self._suspects.pop(job_id, None)
@@ -269,7 +280,7 @@ class Crew(Lifecycle):
             if later is not None:
                 self._active[job_id] = later
                 self._inbox.put(later)
-            if len(self._active) <= self._refill_level():
+            if self._wanting and len(self._active) <= self._refill_level():
                 self._room.notify()
 
     def _hand_over(self, in_hand: InHand, decision: Decision) -> None:
@@ -325,9 +336,7 @@ class Crew(Lifecycle):
             left = set()
             for in_hand, _ in finished:
                 self._runtime.emit(events.OutcomeNotRecorded(**about(self._runtime, in_hand.claimed), exception=error))
-        for in_hand, recording in finished:
-            if id(recording) not in left:
-                self._heartbeats.remove(in_hand)
+        self._heartbeats.remove(*(in_hand for in_hand, recording in finished if id(recording) not in left))
         with self._room:
             self._unrecorded -= len(finished) - len(left)
             for in_hand, recording in finished:

@@ -208,6 +208,18 @@ class PoolTooSmall(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerStarted(Event):
+    """Notifications of new jobs arrive: while idle, the worker polls less from now on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotificationsUnavailable(Event):
+    """The tables ask for notifications, but none can be heard here, for this `reason`: the worker polls as without."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SinkFailed(Event):
     """A sink raised while it was given `event`."""
 

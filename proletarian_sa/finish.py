@@ -21,6 +21,7 @@ from proletarian_sa.own_connection import OwnConnection
 from proletarian_sa.run import Decision, about, note_foreign_key
 from proletarian_sa.trouble import RECORDING
 from proletarian_sa.undeliverable import put_back
+from proletarian_sa.wakeups.announce import announce_elsewhere
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 
     from proletarian_sa.runtime import Runtime
 
-Recorded = tuple[Outcome, list[events.Event]]
+Recorded = tuple[Decision, Status, list[events.Event]]
+"""What was decided in the end, what that is called, and what is to be told of it."""
 LONGEST_KEPT: Final = dt.timedelta(hours=1)
 MOST_DOUBLINGS: Final = 20
 
@@ -38,20 +40,25 @@ class Recording:
     """A decision on its way into the database.
 
     Attributes:
-        outcome: What became of it, once that is known.
+        status: What became of it, once that is known.
         failures: How often it could not be recorded.
         repeated: An earlier try may have been committed although its answer was lost.
         not_before: When to try again, on the monotonic clock.
-        called: What `failed_job` did, once it was called.
+        called: What `failed_job` did, if it is to be called.
     """
 
     def __init__(self, decision: Decision) -> None:
         self.decision = decision
-        self.outcome: Outcome | None = None
+        self.status: Status | None = None
         self.failures = 0
         self.repeated = False
         self.not_before = 0.0
-        self.called = Called()
+        self.called: Called | None = None
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """What became of it, once that is known."""
+        return None if self.status is None else _outcome(self.decision, self.status)
 
 
 class Recorder:
@@ -93,20 +100,20 @@ class Recorder:
 
         **Transaction:** its own, committed; waits about a second for a row that somebody has locked.
         """
-        for recording in recordings:
-            if recording.decision.recorded:  # by the handler's own commit: nothing is left to write, nor to wait for
-                self._tell(recording, _archived(self._runtime, recording.decision, None))
-                self.refusals = 0
-        recordings = [recording for recording in recordings if recording.outcome is None]
+        recordings = self._not_yet(recordings)
         if not recordings:
             return []
+        most = self._runtime.statements.most_archived
+        if len(recordings) > most:
+            first = self.record(recordings[:most])
+            return first + (recordings[most:] if self.outage else self.record(recordings[most:]))
         try:
             with self._runtime.vigil.asking(RECORDING), self._own.transaction() as connection:
                 if not connection.in_transaction():
                     self._runtime.statements.wait_briefly(connection)
                 recorded = write(self._runtime, connection, recordings, self._own.commit)
-                for recording in recordings:
-                    recording.called.commit()
+                for called in [recording.called for recording in recordings if recording.called is not None]:
+                    called.commit()
         except TransactionSpoiled:
             # A borrowed connection may wait for locks for as long as the application likes.
             return list(recordings) if self._borrowed else self.record(recordings)
@@ -121,8 +128,16 @@ class Recorder:
             self._tell(recording, what)
         return []
 
+    def _not_yet(self, recordings: Sequence[Recording]) -> list[Recording]:
+        """Tell of what the handler's own commit has recorded, for which nothing is left to write or wait for; return the others."""
+        for recording in recordings:
+            if recording.decision.recorded:
+                self._tell(recording, _archived(self._runtime, recording.decision, None))
+                self.refusals = 0
+        return [recording for recording in recordings if recording.status is None]
+
     def _tell(self, recording: Recording, recorded: Recorded) -> None:
-        recording.outcome, happened = recorded
+        recording.decision, recording.status, happened = recorded
         for event in happened:
             self._runtime.emit(event)
 
@@ -140,7 +155,11 @@ class Recorder:
         statements = self._runtime.statements
         for recording in recordings:
             recording.repeated |= self._own.commit_failed
-        self.outage = isinstance(error, exc.TimeoutError) or (isinstance(error, exc.DBAPIError) and error.connection_invalidated)
+        self.outage = (
+            isinstance(error, exc.TimeoutError)
+            or (isinstance(error, exc.DBAPIError) and error.connection_invalidated)
+            or (not statements.row_locks and statements.is_transient(error))  # whoever writes keeps all waiting
+        )
         if len(recordings) > 1 and not self.outage:
             return [left for one in recordings for left in self.record([one])]
         if not self.outage and not statements.is_transient(error) and not statements.is_missing_table(error):
@@ -177,15 +196,15 @@ def record_until(runtime: Runtime, recorder: Recorder, recording: Recording, dea
             give_up(runtime, recording, TimeoutError("The database could not store it for as long as the lease lasts."))
             break
         time.sleep(max(0.0, recording.not_before - now))
-    if recording.outcome is None:
+    if recording.status is None:
         raise AssertionError("A recording without an outcome is to be tried again.")
-    return recording.outcome
+    return _outcome(recording.decision, recording.status)
 
 
 def give_up(runtime: Runtime, recording: Recording, error: BaseException) -> None:
     """Leave a job to lapse whose outcome cannot be recorded, and tell."""
     runtime.emit(events.OutcomeNotRecorded(**about(runtime, recording.decision.claimed), exception=error))
-    recording.outcome = _outcome(recording.decision, "lost")
+    recording.status = "lost"
 
 
 def write(runtime: Runtime, connection: Connection, recordings: Sequence[Recording], commit: Callable[[], None]) -> list[Recorded]:
@@ -211,15 +230,24 @@ def write(runtime: Runtime, connection: Connection, recordings: Sequence[Recordi
         finishes = [_finish(decision) for decision in to_archive]
         results = runtime.statements.archive(connection, finishes)
         archived = {id(decision): result for decision, result in zip(to_archive, results, strict=True)}
-    recorded = [
-        _record_one(runtime, connection, one, archived.get(id(one)), repeated=recording.repeated)
-        for one, recording in zip(known, recordings, strict=True)
-    ]
-    for one, recording, (outcome, told) in zip(known, recordings, recorded, strict=True):
-        now = archived.get(id(one), Archived.LOST) is not Archived.LOST  # else it was, by an earlier try
-        if outcome.status == "failed" and runtime.failed_job is not None and (now or recording.called.has_failed):
-            told.extend(recording.called.call(runtime, connection, one, commit))
-    return [(outcome, [*one.said, *happened]) for one, (outcome, happened) in zip(known, recorded, strict=True)]
+    recorded: list[Recorded] = []
+    for one, recording in zip(known, recordings, strict=True):
+        result = archived.get(id(one))
+        if one.verdict == "success" and result is Archived.DONE:  # which most are
+            recorded.append(_archived(runtime, one, result))
+        else:
+            recorded.append(_record_one(runtime, connection, one, result, repeated=recording.repeated))
+    if runtime.failed_job is not None:
+        for one, recording, (_, status, told) in zip(known, recordings, recorded, strict=True):
+            if status == "failed":
+                called = recording.called = recording.called or Called()
+                now = archived.get(id(one), Archived.LOST) is not Archived.LOST  # else it was, by an earlier try
+                if now or called.has_failed:
+                    told.extend(called.call(runtime, connection, one, commit))
+    for one in known:
+        if one.verdict in ("retry", "release", "undeliverable"):
+            announce_elsewhere(connection, runtime.statements, one.claimed.queue, one.retry_in)
+    return [(one, status, [*one.said, *told]) if one.said else what for what in recorded for one, status, told in [what]]
 
 
 def _finish(decision: Decision) -> Finish:
@@ -242,27 +270,28 @@ def _record_one(
             error = error_text(decision.exception or WorkerLost("unknown"))
             stored = runtime.statements.retry(connection, decision.claimed, delay=decision.retry_in, error=error)
             if stored or repeated:
-                return _outcome(decision, "retrying"), [events.JobRetried(**facts, retry_in=decision.retry_in)]
+                return decision, "retrying", [events.JobRetried(**facts, retry_in=decision.retry_in)]
         case "release":
             if runtime.statements.release(connection, decision.claimed, delay=decision.retry_in) or repeated:
-                return _outcome(decision, "interrupted"), [events.JobReleased(**facts)]
+                return decision, "interrupted", [events.JobReleased(**facts)]
         case "undeliverable":
             exception = decision.exception or WorkerLost("unknown")
             event = events.JobUndeliverable(**facts, exception=exception, retry_in=decision.retry_in)
-            return _outcome(decision, "retrying"), [event]
+            return decision, "retrying", [event]
         case "lost":
             pass  # nothing is to be written
-    return _outcome(decision, "lost"), [events.JobLeaseLost(**facts, handler_finished=True)]
+    return decision, "lost", [events.JobLeaseLost(**facts, handler_finished=True)]
 
 
 def _archived(runtime: Runtime, decision: Decision, archived: Archived | None) -> Recorded:
-    facts = about(runtime, decision.claimed)
+    status: Status = "succeeded" if decision.verdict == "success" else "failed"
     happened: list[events.Event] = []
     if archived is Archived.REPLACED or decision.replaced:
-        happened.append(events.ArchiveRowReplaced(**facts))
-    if decision.verdict == "success":
-        return _outcome(decision, "succeeded"), [*happened, events.JobSucceeded(**facts)]
-    return _outcome(decision, "failed"), [*happened, events.JobFailed(**facts)]
+        happened.append(events.ArchiveRowReplaced(**about(runtime, decision.claimed)))
+    if not runtime.is_quiet():
+        kind = events.JobSucceeded if status == "succeeded" else events.JobFailed
+        happened.append(kind(**about(runtime, decision.claimed)))
+    return decision, status, happened
 
 
 def _look_first(runtime: Runtime, connection: Connection, decision: Decision) -> Decision:

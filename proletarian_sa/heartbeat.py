@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from proletarian_sa import events
 from proletarian_sa.backoff import backoff
@@ -34,6 +34,8 @@ class InHand:
         lost: The lease is somebody else's, or lapsed.
     """
 
+    __slots__ = ("claimed", "finishing", "lost", "running", "valid_until")
+
     def __init__(self, claimed: ClaimedJob, valid_until: float) -> None:
         self.claimed = claimed
         self.valid_until = valid_until
@@ -52,7 +54,7 @@ class Heartbeats:
     def __init__(self, runtime: Runtime, *, keep_connection: bool = True) -> None:
         self._runtime = runtime
         self._lease = runtime.lease.total_seconds()
-        self._jobs: dict[tuple[Any, str], InHand] = {}
+        self._jobs: dict[InHand, None] = {}  # a set in order
         self._lock = threading.Lock()  # guards _jobs
         self._beating = threading.Lock()  # one beat at a time
         self._own = OwnConnection(runtime.engine, keep=keep_connection)
@@ -76,24 +78,25 @@ class Heartbeats:
         """Take claimed jobs in hand; `sent_at`: when their claim was sent, on the monotonic clock."""
         jobs = [InHand(job, sent_at + self._lease) for job in claimed]
         with self._lock:
-            self._jobs.update((_key(one), one) for one in jobs)
+            self._jobs.update(dict.fromkeys(jobs))
         return jobs
 
-    def remove(self, in_hand: InHand) -> None:
-        """Let go of a job: it is finished, put back, or left to lapse."""
+    def remove(self, *jobs: InHand) -> None:
+        """Let go of jobs: they are finished, put back, or left to lapse."""
         with self._lock:
-            self._jobs.pop(_key(in_hand), None)
+            for in_hand in jobs:
+                self._jobs.pop(in_hand, None)
 
     def in_hand(self) -> list[InHand]:
         """Return the jobs in hand."""
         with self._lock:
-            return list(self._jobs.values())
+            return list(self._jobs)
 
     def overdue(self) -> bool:
         """Return whether a lease may have lapsed: after an outage, or when the process stood still."""
         now = time.monotonic()
         with self._lock:
-            return any(in_hand.valid_until <= now for in_hand in self._jobs.values())
+            return any(in_hand.valid_until <= now for in_hand in self._jobs)
 
     def lose(self, in_hand: InHand) -> None:
         """Let go of a job that is somebody else's now, and ask its handler to stop."""
@@ -135,7 +138,7 @@ class Heartbeats:
     def _still_in_hand(self, in_hand: InHand) -> bool:
         """Return whether the job was not finished by ourselves meanwhile."""
         with self._lock:
-            return self._jobs.get(_key(in_hand)) is in_hand
+            return in_hand in self._jobs
 
     def _run(self) -> None:
         trouble = Trouble(self._runtime.emit, self._runtime.worker_id, PROLONGING, self._runtime.vigil)
@@ -151,7 +154,3 @@ class Heartbeats:
                 trouble.over()
                 pause = interval if complete else min(interval, AGAIN)
         self._own.close()
-
-
-def _key(in_hand: InHand) -> tuple[Any, str]:
-    return in_hand.claimed.job_id, in_hand.claimed.token

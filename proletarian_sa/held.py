@@ -6,6 +6,7 @@ import datetime as dt
 import threading
 import time
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from proletarian_sa import events
@@ -13,16 +14,18 @@ from proletarian_sa.backoff import backoff
 from proletarian_sa.dialects.held import held_row
 from proletarian_sa.errors import DatabaseNotSupported, is_ctrl_c
 from proletarian_sa.finish import Recorder, Recording, interrupted, record_until
+from proletarian_sa.floor import EARLIEST
 from proletarian_sa.held_session import HeldTransaction
 from proletarian_sa.own_connection import OwnConnection
 from proletarian_sa.run import Decision, about, run, start
 from proletarian_sa.trouble import Trouble
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from proletarian_sa.claimed import ClaimedJob
     from proletarian_sa.dialects.held import HeldStatements
+    from proletarian_sa.floor import Floor
     from proletarian_sa.outcomes import Outcome
     from proletarian_sa.running import RunningJob
     from proletarian_sa.runtime import Runtime
@@ -39,14 +42,26 @@ class HeldClaims:
         runtime: The worker's.
         watch: Is told of what runs.
         keep_connection: False gives the connection back after each job, for pools that are too small.
+        floors: The worker's, by queue; without them all claims are full.
     """
 
-    def __init__(self, runtime: Runtime, watch: HeldWatch, *, keep_connection: bool = True) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        watch: HeldWatch,
+        *,
+        keep_connection: bool = True,
+        floors: Mapping[str, Floor] | None = None,
+    ) -> None:
         self._runtime = runtime
         self._watch = watch
+        self._floors = floors
         self._statements = held_statements(runtime)
         self._own = OwnConnection(
-            runtime.engine, keep=keep_connection, settle=self._statements.keep_open, restore=self._statements.let_go
+            runtime.engine,
+            keep=keep_connection,
+            settle=partial(self._statements.keep_open, lasting=keep_connection),
+            restore=self._statements.let_go,
         )
         self._recorder = Recorder(runtime, own=self._own)
 
@@ -54,6 +69,11 @@ class HeldClaims:
     def refusals(self) -> int:
         """How many jobs in a row could not be recorded for a reason that waiting does not mend."""
         return self._recorder.refusals
+
+    @property
+    def own(self) -> OwnConnection:
+        """Its connection, free after a claim that found nothing."""
+        return self._own
 
     def close(self) -> None:
         """Roll back what is open, and give the connection back."""
@@ -68,7 +88,11 @@ class HeldClaims:
             for queue in self._runtime.queues:
                 connection = self._own.begin()
                 self._statements.begin(connection)
-                claimed = self._statements.claim(connection, queue=queue, token=self._runtime.tokens.new())
+                floor = None if self._floors is None else self._floors[queue]
+                since, began = EARLIEST if floor is None else floor.since(), time.monotonic()
+                claimed = self._statements.claim(connection, queue=queue, token=self._runtime.tokens.new(), since=since)
+                if floor is not None:
+                    floor.claimed(since, began, [] if claimed is None else [claimed])
                 if claimed is not None:
                     self._runtime.emit(events.JobsClaimed(worker_id=self._runtime.worker_id, queue=queue, count=1))
                     return claimed

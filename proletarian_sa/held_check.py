@@ -53,10 +53,11 @@ def check_held(runtime: Runtime) -> None:
     statements = held_statements(runtime)
     past_stale(lambda: _check(runtime), runtime.engine)
     with connect(runtime.engine) as connection:
-        before = statements.keep_open(connection)
+        before = statements.keep_open(connection, lasting=False)
         left = statements.idle_timeouts(connection)
         connection.rollback()
-        statements.let_go(connection, before)
+        if before is not None:
+            statements.let_go(connection, before)
     if left:
         runtime.emit(events.IdleTimeoutsFound(worker_id=runtime.worker_id, settings=left))
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import random
 import threading
 from typing import TYPE_CHECKING, Final
 
+from proletarian_sa.floor import Floor
 from proletarian_sa.held import HeldClaims, HeldWatch
 from proletarian_sa.lifecycle import LONGEST_STAGGER, Habits, Lifecycle
 from proletarian_sa.trouble import CLAIMING
@@ -23,10 +23,11 @@ class HeldCrew(Lifecycle):
 
     def __init__(self, runtime: Runtime, habits: Habits) -> None:
         super().__init__(runtime, habits, WATCH + habits.threads)
+        self._floors = {queue: Floor() for queue in runtime.queues}  # of all threads together
         self._watch = HeldWatch(runtime, keep_connection=self._keep)
         self._polling = threading.Lock()  # who has it polls; the others wait until there may be more jobs than one
         self._failures = 0  # of the claim, in a row
-        self._found = True  # the last poll has found a job; at first, so that the first one does not wait
+        self._waiting: tuple[int, float] | None = None  # how, if the last claim has found no job: see `Idle.wait`
 
     def _running(self) -> list[RunningJob]:
         return self._watch.running()
@@ -36,11 +37,12 @@ class HeldCrew(Lifecycle):
         started: list[threading.Thread] = []
         try:
             self._watch.start()
-            self._stopping.wait(random.uniform(0, min(self._polling_interval, LONGEST_STAGGER)))
-            for thread in workers:
-                thread.start()
-                started.append(thread)
-            self._stopping.wait()
+            with self._idle:
+                self._idle.first_wait(self._stopping, LONGEST_STAGGER)
+                for thread in workers:
+                    thread.start()
+                    started.append(thread)
+                self._stopping.wait()
         except BaseException as error:  # noqa: BLE001 - kept for run(), and an event
             self._fail(error)
         finally:
@@ -51,7 +53,7 @@ class HeldCrew(Lifecycle):
         self._end()
 
     def _work(self) -> None:
-        claims = HeldClaims(self._runtime, self._watch, keep_connection=self._keep)
+        claims = HeldClaims(self._runtime, self._watch, keep_connection=self._keep, floors=self._floors)
         busy = False
         try:
             while not self._stopping.is_set():
@@ -71,8 +73,8 @@ class HeldCrew(Lifecycle):
         """Wait for a job, while no other thread does."""
         with self._polling:
             while not self._stopping.is_set():
-                if not self._found and not self._failures:
-                    self._stopping.wait(self._polling_interval * random.uniform(0.9, 1.1))
+                if self._waiting is not None and not self._failures:
+                    self._idle.wait(self._stopping, *self._waiting)
                 claimed = None if self._stopping.is_set() else self._claim(claims)
                 if claimed is not None:
                     return claimed
@@ -82,12 +84,17 @@ class HeldCrew(Lifecycle):
         """Take a job, if there is one; wait after an error."""
         try:
             with self._runtime.vigil.asking(CLAIMING):
+                wakes = self._idle.about_to_claim()
                 claimed = claims.claim()
+                pause = self._idle.pause(claims.own) if claimed is None else 0.0
         except Exception as error:  # noqa: BLE001 - judged there: waited out, or the worker's end
             self._failures += 1
+            self._idle.hand_on()
             self._stopping.wait(self._wait_out(error, self._failures))
             return None
         self._recovered(self._failures)
         self._failures = 0
-        self._found = claimed is not None
+        self._waiting = (wakes, pause) if claimed is None else None
+        if claimed is not None:
+            self._idle.hand_on()
         return claimed

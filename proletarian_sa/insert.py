@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
-import datetime as dt
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from proletarian_sa.clock import aware_utc
-from proletarian_sa.dialects import Statements, statements_for
-from proletarian_sa.due import check_delay, due_time
-from proletarian_sa.errors import PayloadError, PayloadTooLarge
-from proletarian_sa.job_ids import new_id
-from proletarian_sa.models import DEFAULT_QUEUE, JobMixin, JobTables
-from proletarian_sa.names import check_name
+from proletarian_sa.dialects import NewRow, RowWriter, Statements, made_id, statements_for
+from proletarian_sa.new_rows import DueTimes, ReadRow, Row, read_rows
 from proletarian_sa.own_models import set_values
+from proletarian_sa.wakeups.announce import announce, announce_rows, delay_of, is_wanted
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
-Row = Mapping[str, Any]
+    from proletarian_sa.models import JobMixin, JobTables
+
+__all__ = ["Row", "insert_many", "insert_one"]
 
 _CHUNK_ROWS = 1000
 _CHUNK_BYTES = 2**20
-_REMEMBERED_TIMES = 100_000
-_MICROSECOND = dt.timedelta(microseconds=1)
-_LATEST = dt.datetime.max.replace(tzinfo=dt.UTC)
-_ROW_KEYS = frozenset({"job_type", "payload", "queue", "process_at", "process_in", "job_id"})
+_JOB_ID: Final = 0  # where they stand in a row
+_PAYLOAD: Final = 3
 
 
 def insert_one(connection: Connection, job: JobMixin) -> Any:
@@ -45,7 +39,9 @@ def insert_one(connection: Connection, job: JobMixin) -> Any:
     if job.job_id is None:
         values.pop("job_id", None)  # an explicit NULL would be no number
     inserted = connection.execute(sa.insert(statements.job).values(values))
-    return job.job_id if job.job_id is not None else _made_id(inserted)
+    if is_wanted(job.job_tables):
+        announce(connection, statements, job.queue, delay_of(job.job_tables, job.process_at, job._process_in))
+    return job.job_id if job.job_id is not None else made_id(inserted)
 
 
 def insert_many(connection: Connection, rows: Iterable[Row], tables: JobTables) -> list[Any] | int:
@@ -54,11 +50,9 @@ def insert_many(connection: Connection, rows: Iterable[Row], tables: JobTables) 
     **Transaction:** the caller's; an iterator's rows in a savepoint of it.
     """
     statements = statements_for(connection.dialect, tables)
-    due_times = _DueTimes(connection, statements)
+    inserter = _Inserter(connection, statements)
     if isinstance(rows, Sequence):
-        prepared = [_prepare(row, index, tables) for index, row in enumerate(rows)]
-        chunks = _chunks(iter(prepared))
-        return [job_id for chunk in chunks for job_id in _insert_chunk(connection, statements, chunk, due_times, wanted=True)]
+        return inserter.insert_for_ids(list(read_rows(rows, tables)))
     if not isinstance(rows, Iterator):
         raise TypeError(
             f"rows must be a sequence or an iterator of mappings, not {type(rows).__name__}: "
@@ -69,13 +63,9 @@ def insert_many(connection: Connection, rows: Iterable[Row], tables: JobTables) 
             "An iterator needs a transaction, so that a bad row takes back those before it; this connection is in autocommit. "
             "Give a list: enqueue_many(connection, list(rows))."
         )
-    count = 0
     statements.begin_before_savepoint(connection)
     with _savepoint(connection, statements):
-        for chunk in _chunks(_prepare(row, index, tables) for index, row in enumerate(rows)):
-            _insert_chunk(connection, statements, chunk, due_times, wanted=False)
-            count += len(chunk)
-    return count
+        return inserter.insert(read_rows(rows, tables))
 
 
 @contextmanager
@@ -94,36 +84,12 @@ def _savepoint(connection: Connection, statements: Statements) -> Iterator[None]
         raise
 
 
-def _prepare(row: Row, index: int, tables: JobTables) -> dict[str, Any]:
-    """Check and encode one row."""
-    try:
-        if not isinstance(row, Mapping):
-            raise TypeError(f"a row must be a mapping with a job_type, not {type(row).__name__}.")
-        unknown = set(row) - _ROW_KEYS
-        if unknown or "job_type" not in row:
-            raise TypeError(f"a row takes the keys {', '.join(sorted(_ROW_KEYS))} and needs job_type; this one has {sorted(row)}.")
-        process_at, process_in = row.get("process_at"), row.get("process_in")
-        return {
-            "job_id": new_id(tables.job_ids, row.get("job_id")),
-            "queue": check_name(row.get("queue", DEFAULT_QUEUE), "queue"),
-            "job_type": check_name(row["job_type"], "job_type"),
-            "payload": tables.encode(row.get("payload")),
-            "attempts": 0,
-            "process_at": None if process_at is None else aware_utc(process_at, "process_at"),
-            "process_in": None if process_in is None else check_delay(process_in, "process_in"),
-        }
-    except (TypeError, ValueError) as error:
-        # Of the error's own class only where it is ours: a serializer's may take more than a message.
-        kind = next(kind for kind in (PayloadTooLarge, PayloadError, TypeError, ValueError) if isinstance(error, kind))
-        raise kind(f"rows[{index}]: {error}") from error
-
-
-def _chunks(rows: Iterator[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    chunk: list[dict[str, Any]] = []
+def _chunks(rows: Iterable[ReadRow]) -> Iterator[list[ReadRow]]:
+    chunk: list[ReadRow] = []
     size = 0
     for row in rows:
         chunk.append(row)
-        size += len(row["payload"])
+        size += len(row[_PAYLOAD])
         if len(chunk) >= _CHUNK_ROWS or size >= _CHUNK_BYTES:
             yield chunk
             chunk, size = [], 0
@@ -131,67 +97,42 @@ def _chunks(rows: Iterator[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
         yield chunk
 
 
-class _DueTimes:
-    """Keep jobs in order that would be due at the same moment: one microsecond apart.
-
-    The clock is read once, before the first row: read again for each chunk, a job with a delay could be due before its predecessor.
-    """
+class _Inserter:
+    """Insert rows that are checked and encoded, a chunk at a time. The clock is read before the first."""
 
     def __init__(self, connection: Connection, statements: Statements) -> None:
         self._connection = connection
         self._statements = statements
-        self._given: dict[dt.datetime, int] = {}
 
-    @cached_property
-    def now(self) -> dt.datetime:
-        """What time it was before the first row."""
-        return self._statements.read_clock(self._connection)
+    def insert(self, rows: Iterable[ReadRow]) -> int:
+        """Insert rows, and return how many; the ids that the database makes are not asked for."""
+        count = 0
+        for group, writer in self._groups(rows):
+            writer.write(group)
+            count += len(group)
+        return count
 
-    def spread(self, due: dt.datetime) -> dt.datetime:
-        """Return the moment, moved by the number of jobs that had it before."""
-        if len(self._given) >= _REMEMBERED_TIMES:
-            self._given.clear()
-        before = self._given.get(due, 0)
-        self._given[due] = before + 1
-        return due + _MICROSECOND * before if before < (_LATEST - due) // _MICROSECOND else _LATEST
+    def insert_for_ids(self, rows: Iterable[ReadRow]) -> list[Any]:
+        """Insert rows, and return their ids in order."""
+        ids: list[Any] = []
+        for group, writer in self._groups(rows):
+            if group[0][_JOB_ID] is None:
+                ids.extend(writer.write_numbered(group))
+                continue
+            writer.write(group)
+            ids.extend(row[_JOB_ID] for row in group)
+        return ids
 
-
-def _insert_chunk(
-    connection: Connection, statements: Statements, chunk: list[dict[str, Any]], due_times: _DueTimes, *, wanted: bool
-) -> list[Any]:
-    """Insert rows, and return their ids in order; where they are not wanted, those that the database makes are left out."""
-    values = []
-    for row in chunk:
-        inserted = dict(row)
-        due = due_time(due_times.now, inserted["process_at"], inserted.pop("process_in"))
-        values.append(inserted | {"enqueued_at": due_times.now, "process_at": due_times.spread(due)})
-    ids: list[Any] = []
-    for to_be_made, group in groupby(values, key=lambda row: row["job_id"] is None):
-        together = list(group)
-        if not to_be_made:
-            connection.execute(sa.insert(statements.job), together)
-            ids.extend(row["job_id"] for row in together)
-            continue
-        for row in together:
-            del row["job_id"]
-        if wanted:
-            ids.extend(_insert_and_read_ids(connection, statements.job, together))
-        else:
-            connection.execute(sa.insert(statements.job), together)
-    return ids
-
-
-def _insert_and_read_ids(connection: Connection, job: sa.Table, rows: list[dict[str, Any]]) -> list[Any]:
-    """Insert rows, and return the ids that the database has made for them, in their order."""
-    if connection.dialect.insert_executemany_returning_sort_by_parameter_order:
-        returning = sa.insert(job).returning(job.c.job_id, sort_by_parameter_order=True)
-        return list(connection.execute(returning, rows).scalars())
-    # Row by row: that the numbers of one statement follow one another is promised only for some settings of the server.
-    return [_made_id(connection.execute(sa.insert(job), row)) for row in rows]
-
-
-def _made_id(inserted: sa.CursorResult[Any]) -> Any:
-    """Return the id that the database has made for one row."""
-    key = inserted.inserted_primary_key
-    assert key is not None
-    return key[0]
+    def _groups(self, rows: Iterable[ReadRow]) -> Iterator[tuple[list[NewRow], RowWriter]]:
+        """Give the rows with what inserts them: in each group all have an id, or none has."""
+        writer = None
+        for chunk in _chunks(rows):
+            if writer is None:
+                now = self._statements.read_clock(self._connection)
+                due_times = DueTimes(now)
+                kibibytes = sum(len(row[_PAYLOAD]) for row in chunk) // 1024
+                writer = self._statements.row_writer(self._connection, now, max(len(chunk), kibibytes))
+            timed = due_times.of(chunk)
+            for _to_be_made, group in groupby(timed, key=lambda row: row[_JOB_ID] is None):
+                yield list(group), writer
+            announce_rows(self._connection, self._statements, now, timed)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any, Final, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import sqlalchemy as sa
 from sqlalchemy import event
@@ -13,6 +14,9 @@ from uuid_utils.compat import uuid4, uuid7
 
 from proletarian_sa._shorten import shorten
 from proletarian_sa.types import uuid_type
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _INT64: Final = range(-(2**63), 2**63)
 _FIRST_OF_OURS: Final = 10  # sort_order of the first of our columns
@@ -67,6 +71,9 @@ class UUIDv4:
     def new(self) -> uuid.UUID:
         """Return a new id."""
         return uuid4()
+
+
+_NEED_NO_CHECK: Final[dict[type, Callable[[], uuid.UUID]]] = {UUIDv7: uuid7, UUIDv4: uuid4}
 
 
 class DatabaseIds:
@@ -163,6 +170,11 @@ def number_anew_after_rollback(model: type[Any]) -> None:
 
     event.listen(model, "before_insert", before_insert)
     event.listen(model, "after_insert", after_insert)
+
+
+def id_maker(job_ids: JobIds) -> Callable[[], Any]:
+    """Return what makes ids of new jobs, one at each call, as `new_id` does; the usual ones need no check."""
+    return _NEED_NO_CHECK.get(type(job_ids)) or partial(new_id, job_ids)
 
 
 def new_id(job_ids: JobIds, given: Any = None) -> Any:

@@ -16,6 +16,7 @@ from proletarian_sa.errors import is_ctrl_c
 from proletarian_sa.health import Health, State
 from proletarian_sa.runtime import pool_capacity
 from proletarian_sa.trouble import CLAIMING
+from proletarian_sa.wakeups.idle import Idle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,6 +71,7 @@ class Lifecycle:
         self._untold = 0  # failures of the claim in a row that are nothing to tell
         self._stopping = threading.Event()
         self._asking = threading.RLock()  # one of those who ask at the same time goes on; a signal handler may be among them
+        self._idle = Idle(runtime, habits.polling_interval)
         self._vigil = self._thread(self._keep_vigil, "vigil")
         self._over = threading.Event()  # it is time for that to end
         self.stopped = threading.Event()
@@ -112,6 +114,7 @@ class Lifecycle:
             if self._stopping.is_set():
                 return
             self._stopping.set()
+        self._idle.interrupt()
         self._wake()
         running = self._running()
         self._runtime.emit(events.WorkerStopping(worker_id=self._runtime.worker_id, running=len(running)))
@@ -186,10 +189,10 @@ class Lifecycle:
         """Return how long to wait in seconds after an error of a claim, or raise it if it is the worker's end."""
         self._runtime.vigil.failed(CLAIMING, error)
         statements = self._runtime.statements
+        advice = statements.advice(error)
+        if advice is not None:
+            error.add_note(advice)
         if not statements.is_transient(error) and not statements.is_missing_table(error):
-            advice = statements.advice(error)
-            if advice is not None:
-                error.add_note(advice)
             if self._is_fatal(error):
                 raise error
             retry_in = backoff(failures)

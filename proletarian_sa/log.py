@@ -30,7 +30,16 @@ QUIET: Final = frozenset(
 """What is DEBUG whatever it says: there are several of them for each job."""
 
 LOUD_AGAIN: Final = dt.timedelta(seconds=5)
-"""During an outage the first error is logged, and then those whose back-off has grown to this."""
+"""During an outage the first error is logged, one that differs, and then those whose back-off has grown to this."""
+
+MOST_REASONS: Final = 2
+_reasons: Final[dict[tuple[str, str], set[str]]] = {}
+"""What was logged of the trouble of each worker's activities, until that is over: after a lost connection comes why there is no other."""
+
+
+def is_quiet() -> bool:
+    """Return whether `log_event` would do nothing with the events of `QUIET`."""
+    return not logger.isEnabledFor(logging.DEBUG)
 
 
 def log_event(event: events.Event) -> None:
@@ -41,7 +50,7 @@ def log_event(event: events.Event) -> None:
 
     **Transaction:** nothing.
     """
-    if type(event) in QUIET and not logger.isEnabledFor(logging.DEBUG):
+    if type(event) in QUIET and is_quiet():
         return
     level, message, exception = _describe(event)
     if logger.isEnabledFor(level):
@@ -129,10 +138,11 @@ def _describe_worker(event: events.Event) -> Described:
 def _describe_trouble(event: events.Event) -> Described:
     match event:
         case events.TransientErrorMet(exception=exception):
-            loud = event.consecutive == 1 or event.retry_in >= LOUD_AGAIN
+            news = _is_news(event)
+            loud = news or event.retry_in >= LOUD_AGAIN
             message = f"{event.activity}: {brief(exception)}; trying again in {event.retry_in.total_seconds():.1f} s"
             # Where a pool was waited for, a traceback tells nothing; and a pool that is too small is waited for again and again.
-            first = exception if event.consecutive == 1 and not isinstance(exception, PoolTimeout) else None
+            first = exception if news and not isinstance(exception, PoolTimeout) else None
             return logging.WARNING if loud else logging.DEBUG, f"{message} (failure {event.consecutive})", first
         case events.PollingErrorTolerated(exception=exception):
             message = f"polling failed, and on_polling_error lets the worker go on in {event.retry_in.total_seconds():.1f} s"
@@ -148,6 +158,7 @@ def _describe_trouble(event: events.Event) -> Described:
         case events.DatabaseAnswered():
             return logging.INFO, f"{event.activity}: no longer waiting, after {event.seconds:.0f} s", None
         case events.Recovered():
+            _reasons.pop((event.worker_id, event.activity), None)
             return logging.INFO, f"{event.activity}: works again after {event.failures} failures", None
         case events.PoolTooSmall():
             advice = f"create_engine(…, pool_size={event.needed})"
@@ -155,7 +166,28 @@ def _describe_trouble(event: events.Event) -> Described:
             return logging.WARNING, message, None
         case events.SinkFailed(exception=exception):
             return logging.ERROR, f"an event sink failed at {_words(event.event)}: {brief(exception)}", exception
+    return _describe_listening(event)
+
+
+def _describe_listening(event: events.Event) -> Described:
+    match event:
+        case events.ListenerStarted():
+            return logging.INFO, "notifications of new jobs arrive", None
+        case events.NotificationsUnavailable():
+            return logging.WARNING, f"no notifications can be heard, jobs are found by polling: {event.reason}", None
     return logging.DEBUG, f"{_words(event)}: {event}", None
+
+
+def _is_news(event: events.TransientErrorMet) -> bool:
+    """Return whether an error is the first in a row, or the first that is another than that."""
+    if event.consecutive <= 1:
+        _reasons.pop((event.worker_id, event.activity), None)
+    known = _reasons.setdefault((event.worker_id, event.activity), set())
+    reason = brief(event.exception)
+    if event.consecutive < 1 or reason in known or len(known) >= MOST_REASONS:
+        return False
+    known.add(reason)
+    return True
 
 
 def brief(exception: BaseException) -> str:

@@ -26,7 +26,9 @@ from proletarian_sa.names import MAX_NAME, check_identifiers, check_name, index_
 from proletarian_sa.own_models import (
     OnOwnBase,
     check_archive,
+    check_flag,
     check_models,
+    check_part,
     keep_job_id,
     set_columns,
     without_annotations,
@@ -184,6 +186,7 @@ class JobMixin(States, _Columns):
 
     # A class attribute, because the ORM does not call the constructor when it loads a row.
     _process_in: dt.timedelta | None = None
+    _due_in: dt.timedelta = dt.timedelta()  # known once it is being flushed, where somebody waits
 
 
 @without_annotations
@@ -249,6 +252,8 @@ class JobTables:
             Default: `__job_ids__` of `job`, which is `UUIDv7()` unless it says otherwise.
         max_payload: Most bytes of an encoded payload, 4 MiB by default; more is refused at enqueue.
         clock: For tests: what time it is. Default None, the database's own clock.
+        notify: On PostgreSQL, enqueue with NOTIFY, and let workers listen, and poll less; elsewhere it does nothing. False by
+            default. For the default tables: `default_tables.notify = True`, before anything is enqueued or started.
 
     Raises:
         TypeError: Only one of `job` and `archived_job` is given, or names beside them.
@@ -269,7 +274,9 @@ class JobTables:
         job_ids: JobIds | None = None,
         max_payload: int = MAX_PAYLOAD,
         clock: Clock | None = None,
+        notify: bool = False,
     ) -> None:
+        check_flag(notify, "notify")
         if (job is None) != (archived_job is None):
             raise TypeError("Give both models, JobTables(job=…, archived_job=…), or neither.")
         if job is not None and archived_job is not None:
@@ -279,9 +286,9 @@ class JobTables:
         check_identifiers(schema=schema, job_table=job_table, archived_job_table=archived_job_table)
         if job_ids is None:
             job_ids = UUIDv7() if job is None else job.__job_ids__
-        _check_part(job_ids, ("new",), "job_ids=UUIDv7()")
-        _check_part(serializer, ("encode", "decode"), "serializer=TaggedJSON()")
-        _check_part(clock, ("now",), "clock=ManualClock(start)")
+        check_part(job_ids, ("new",), "job_ids=UUIDv7()")
+        check_part(serializer, ("encode", "decode"), "serializer=TaggedJSON()")
+        check_part(clock, ("now",), "clock=ManualClock(start)")
         names = (schema, job_table, archived_job_table)
         if job is not None and names != (DEFAULT_SCHEMA, "job", "archived_job"):
             raise TypeError("Give models or names, not both: a model has its name in __tablename__ and __job_schema__.")
@@ -297,6 +304,7 @@ class JobTables:
         self.serializer: Serializer = serializer or TaggedJSON()
         self.max_payload = max_payload
         self.clock = clock
+        self.notify = notify
         self.built: dict[type, object] = {}  # what the dialects made of these tables
         self.Job.job_tables = self.ArchivedJob.job_tables = self
         if made_by_database(job_ids):
@@ -330,13 +338,6 @@ def check_job_tables(tables: Any) -> None:
             f"tables must be a JobTables, not {tables!r}: the one object that both enqueue and worker are given, "
             "tables=JobTables(…). Leave it out for the default tables."
         )
-
-
-def _check_part(given: Any, methods: tuple[str, ...], example: str) -> None:
-    if isinstance(given, type):
-        raise TypeError(f"{given.__name__} is a class; give an object: {example}.")
-    if given is not None and not all(callable(getattr(given, method, None)) for method in methods):
-        raise TypeError(f"{given!r} has no {' and '.join(methods)}: {example}.")
 
 
 def _table(model: type[_Columns]) -> sa.Table:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from sqlalchemy import exc
 from sqlalchemy.pool import NullPool, QueuePool
 
+from proletarian_sa.turns import take_turn
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -103,12 +105,15 @@ class OwnConnection:
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
         """Yield the connection, and commit; on an error roll back and give the connection up."""
+        turn = take_turn(self._engine)
         try:
             yield self.begin()
             self.commit()
         except BaseException:
             self.close()
             raise
+        finally:
+            turn.end()
 
     def begin(self) -> Connection:
         """Return the connection. Whoever begins also commits, or closes."""

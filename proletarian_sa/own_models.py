@@ -200,3 +200,17 @@ def check_archive(job: sa.Table, archived_job: sa.Table) -> None:
                 f"The database archives jobs by copying them, and {job.name} has no {column.name!r} for {archived_job.name}. "
                 "Give it to both models, or with a server_default instead of a default, or make it nullable."
             )
+
+
+def check_part(given: Any, methods: tuple[str, ...], example: str) -> None:
+    """Raise TypeError unless what the application gives to `JobTables` is None or an object with these methods."""
+    if isinstance(given, type):
+        raise TypeError(f"{given.__name__} is a class; give an object: {example}.")
+    if given is not None and not all(callable(getattr(given, method, None)) for method in methods):
+        raise TypeError(f"{given!r} has no {' and '.join(methods)}: {example}.")
+
+
+def check_flag(given: Any, name: str) -> None:
+    """Raise TypeError unless this is a bool."""
+    if not isinstance(given, bool):
+        raise TypeError(f"{name} must be True or False, not {given!r}.")

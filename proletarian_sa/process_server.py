@@ -37,7 +37,9 @@ def serve(connection: Connection, load: Callable[[str], Runtime], factory: str, 
             connection.send((kind, what))
 
     try:
-        runtime = replace(prepare(load(factory)), worker_id=worker_id, emit=lambda event: send("event", pack(event)))
+        runtime = prepare(load(factory))
+        # Who listens, and to what, is known on the other side.
+        runtime = replace(runtime, worker_id=worker_id, emit=lambda event: send("event", pack(event)), is_quiet=lambda: False)
     except BaseException as error:  # noqa: BLE001 - told where the worker is started
         send("failed", carry(error))
         return

@@ -35,28 +35,31 @@ def check_rights(engine: Engine, *, tables: JobTables) -> None:
     if roles is None:
         return
     statements = statements_for(engine.dialect, tables)
-    with engine.connect() as connection, roles.impatient(connection):
-        for table, rights in ((tables.job, JOB_RIGHTS), (tables.archived_job, roles.archive_rights)):
-            for right in rights:
-                if table is tables.job and right == "INSERT":
-                    continue
-                with explained(engine, tables, f"{right} on the table {table.name}"):
-                    try:
+    try:
+        with engine.connect() as connection, roles.impatient(connection):
+            for table, rights in ((tables.job, JOB_RIGHTS), (tables.archived_job, roles.archive_rights)):
+                for right in rights:
+                    if table is tables.job and right == "INSERT":
+                        continue
+                    with explained(engine, tables, f"{right} on the table {table.name}"):
                         connection.execute(_try(right, table))
-                    except exc.DBAPIError as error:
-                        if not error.connection_invalidated and statements.is_transient(error):
-                            return  # read-only for now, or the tables are being altered: the worker waits for that to end
-                        raise
+    except exc.DBAPIError as error:
+        if error.connection_invalidated or not statements.is_transient(error):
+            raise
+        # It is read-only for now, or the tables are being altered: the worker waits for that to end.
 
 
 @contextmanager
 def explained(engine: Engine, tables: JobTables, what: str) -> Iterator[None]:
-    """Turn the server's refusal for want of a right into `RightsMissing`."""
+    """Turn the server's refusal for want of a right into `RightsMissing`; to other errors say what to do, where that is known."""
     try:
         yield
     except exc.DBAPIError as error:
         roles = roles_of(engine.dialect.name)
         if roles is None or not roles.is_denied(error):
+            advice = statements_for(engine.dialect, tables).advice(error)
+            if advice is not None:
+                error.add_note(advice)
             raise
         reason = (str(error.orig).strip() or type(error.orig).__name__).splitlines()[0]
         raise RightsMissing(refusal(engine.url, engine.dialect.name, tables, f"{what}: {reason}")) from error

@@ -45,14 +45,16 @@ MOST_DEATHS: Final = 10
 """How many attempts beyond the strategy's may end because the database ended their transaction."""
 
 AFTER_DEATH: Final = dt.timedelta(seconds=1)
+MOST_DOUBLINGS: Final = 6
+"""The pause after the first of these doubles with each attempt, to about a minute: all together outlast a table locked for minutes."""
 AFTER_NEEDLESS_INTERRUPTION: Final = dt.timedelta(seconds=1)
 
 Verdict = Literal["success", "failure", "retry", "release", "undeliverable", "lost"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Decision:
-    """What is to become of a run.
+    """What is to become of a run. Never changed, like the job that it is about.
 
     Attributes:
         recorded: It stands in the database already: the handler's own transaction has committed it.
@@ -117,17 +119,14 @@ def _run(runtime: Runtime, claimed: ClaimedJob, running: RunningJob, *, limited:
         found = runtime.handlers.find(claimed.job_type)
     except UnknownJobType as error:
         return Decision(claimed=claimed, verdict="undeliverable", exception=error, payload=running.payload)
-    runtime.emit(events.JobStarted(**about(runtime, claimed)))
-
-    def over() -> None:
-        running._stop.set()
-        runtime.emit(events.JobOverTime(**about(runtime, claimed), seconds=found.timeout or 0.0))
+    if not runtime.is_quiet():
+        runtime.emit(events.JobStarted(**about(runtime, claimed)))
 
     try:
         if found.timeout is None or not limited:
             failure = _call(found, running)
         else:
-            with TimeLimit(found.timeout, over) as limit:
+            with TimeLimit(found.timeout, lambda: _over_time(runtime, claimed, running, found)) as limit:
                 failure = _call(found, running)
             if limit.exceeded and not isinstance(failure, LeaseLost):
                 failure = limit.failure(failure)
@@ -153,6 +152,11 @@ def _conclude(runtime: Runtime, claimed: ClaimedJob, running: RunningJob, found:
         return _complete(runtime, claimed, running, found, transaction)
     transaction.undo()
     return _decide(runtime, claimed, running, found, failure)
+
+
+def _over_time(runtime: Runtime, claimed: ClaimedJob, running: RunningJob, found: Found) -> None:
+    running._stop.set()
+    runtime.emit(events.JobOverTime(**about(runtime, claimed), seconds=found.timeout or 0.0))
 
 
 def _call(found: Found, running: RunningJob) -> BaseException | None:
@@ -285,7 +289,7 @@ def _retry_after_death(strategy: RetryStrategy | None, attempts: int) -> Retry |
     allowed = (strategy.retries if strategy else 0) + 1
     if attempts >= allowed + MOST_DEATHS:
         return None
-    return Retry(delay=AFTER_DEATH, retries_left=max(0, allowed - attempts))
+    return Retry(delay=AFTER_DEATH * 2 ** min(attempts - 1, MOST_DOUBLINGS), retries_left=max(0, allowed - attempts))
 
 
 def _strategy(

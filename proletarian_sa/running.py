@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
@@ -54,32 +55,58 @@ class RunningJob:
     """A job that is being run: handed to handlers that take it, to retry functions and to `failed_job`.
 
     Attributes:
-        job_id: The job's id: a `uuid.UUID`, unless the tables' `job_ids` say otherwise.
-        queue: Its queue.
-        job_type: Its type.
         payload: Its payload, decoded.
-        attempts: Attempts begun, this one included: 1 on the first run.
-        crashes: Runs lost with their worker so far.
-        enqueued_at: When it was enqueued; aware UTC.
-        process_at: When it was due; aware UTC.
     """
 
+    # What most jobs leave as it is stands here: to make a job for its handler is a part of what each one costs.
+    _transaction: HandlerTransaction | None = None
+    _not_opened: BaseException | None = None
+    _finishing = False
+    _over = False
+    """Whether the handler has returned."""
+
     def __init__(self, claimed: ClaimedJob, payload: Any, open_transaction: Callable[[], HandlerTransaction]) -> None:
-        self.job_id: Any = claimed.job_id
-        self.queue: str = claimed.queue
-        self.job_type: str = claimed.job_type
-        self.payload: Any = payload
-        self.attempts: int = claimed.attempts
-        self.crashes: int = claimed.crashes
-        self.enqueued_at: dt.datetime = claimed.enqueued_at
-        self.process_at: dt.datetime = claimed.process_at
+        self._claimed = claimed
         self._open_transaction = open_transaction
-        self._transaction: HandlerTransaction | None = None
-        self._not_opened: BaseException | None = None
-        self._finishing = False
-        self._over = False  # the handler has returned
         self._stop = StopFlag()
         self._opening = threading.Lock()
+        self._process = os.getpid()
+        self.payload: Any = payload
+
+    @property
+    def job_id(self) -> Any:
+        """The job's id: a `uuid.UUID`, unless the tables' `job_ids` say otherwise."""
+        return self._claimed.job_id
+
+    @property
+    def queue(self) -> str:
+        """Its queue."""
+        return self._claimed.queue
+
+    @property
+    def job_type(self) -> str:
+        """Its type."""
+        return self._claimed.job_type
+
+    @property
+    def attempts(self) -> int:
+        """Attempts begun, this one included: 1 on the first run."""
+        return self._claimed.attempts
+
+    @property
+    def crashes(self) -> int:
+        """Runs lost with their worker so far."""
+        return self._claimed.crashes
+
+    @property
+    def enqueued_at(self) -> dt.datetime:
+        """When it was enqueued; aware UTC."""
+        return self._claimed.enqueued_at
+
+    @property
+    def process_at(self) -> dt.datetime:
+        """When it was due; aware UTC."""
+        return self._claimed.process_at
 
     @property
     def session(self) -> Session:
@@ -91,12 +118,17 @@ class RunningJob:
 
         Raises:
             LeaseLost: The job no longer belongs to this worker.
-            SessionNotYours: The handler has returned.
+            SessionNotYours: The handler has returned, or this is a child that it has forked.
 
         **Transaction:** begins one, with a savepoint; on SQLite writes the job's row.
         """
         if self._over:
             raise SessionNotYours("job.session ended when the handler returned. For later work, open a session of your own.")
+        if os.getpid() != self._process:
+            raise SessionNotYours(
+                "job.session belongs to the process that runs the job, and this is a forked child, which would speak on the same "
+                "connection. Make an engine in the child."
+            )
         with self._opening:  # a handler with threads of its own must not get two
             if self._transaction is None:
                 try:

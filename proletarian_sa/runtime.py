@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from sqlalchemy.engine import Engine
-from sqlalchemy.pool import AssertionPool, QueuePool, StaticPool
+from sqlalchemy.pool import AssertionPool, QueuePool, SingletonThreadPool, StaticPool
 
 from proletarian_sa.clock import as_timedelta
 from proletarian_sa.dialects import Statements, statements_for
@@ -19,10 +19,11 @@ from proletarian_sa.forks import leave_inherited
 from proletarian_sa.handlers import HandlerMode, Handlers, Retry, as_handlers, check_callback, check_retry
 from proletarian_sa.health import Vigil
 from proletarian_sa.installed import check_version_once
-from proletarian_sa.log import emitter, log_event
+from proletarian_sa.log import emitter, is_quiet, log_event
 from proletarian_sa.models import JobTables, check_job_tables, default_tables
 from proletarian_sa.names import check_name
 from proletarian_sa.own_connection import INSISTED
+from proletarian_sa.turns import taking_turns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,7 +54,11 @@ class ClaimTokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """One worker's view of the world, without state of its own but the token counter."""
+    """One worker's view of the world, without state of its own but the token counter.
+
+    Attributes:
+        is_quiet: Whether nobody wants to know of what is told of each job that goes well: such events need not be made.
+    """
 
     engine: Engine
     options: Mapping[str, Any]
@@ -70,6 +75,7 @@ class Runtime:
     worker_id: str
     session_factory: Callable[[], Session] | None
     emit: Callable[[Event], None]
+    is_quiet: Callable[[], bool]
     tokens: ClaimTokens = field(compare=False)
     vigil: Vigil = field(compare=False, default_factory=Vigil)
 
@@ -138,6 +144,7 @@ def build_runtime(
         worker_id=name,
         session_factory=session_factory,
         emit=emitter(on_event),
+        is_quiet=is_quiet if on_event is log_event else lambda: False,
         tokens=ClaimTokens(name),
     )
 
@@ -182,11 +189,17 @@ def prepare(runtime: Runtime) -> Runtime:
         reason = statements.why_not(connection)
         if reason is not None:
             raise DatabaseNotSupported(f"{engine.url!r} cannot serve a worker: {reason}")
+        if isinstance(engine.pool, SingletonThreadPool):  # not before: it is the default pool of databases in memory
+            raise DatabaseNotSupported(
+                f"{engine.url!r} uses SingletonThreadPool: what one thread does would share one connection and its transaction. "
+                "Use the default pool."
+            )
         check_version_once(connection, runtime.tables)
         options = statements.own_options(connection)
     # SQLAlchemy lets what the application's engine was given, if it was, win over what an engine made from it is given.
     insisted = {INSISTED: options} if options.keys() & engine.get_execution_options().keys() else {}
-    own_engine = engine.execution_options(**options, **insisted)
+    turns = {} if statements.row_locks else taking_turns(engine)
+    own_engine = engine.execution_options(**options, **insisted, **turns)
     return replace(runtime, engine=own_engine, options=options, tokens=ClaimTokens(runtime.worker_id), vigil=Vigil())
 
 

@@ -15,8 +15,21 @@ _T = TypeVar("_T")
 
 _PLAIN = frozenset({dict, list, tuple, set, frozenset, str, int, float, bool, type(None)})
 
-# One encoder for the process: it has no state. Cycles were found before it is called.
-_to_json = json.JSONEncoder(allow_nan=False, check_circular=False, separators=(",", ":")).encode
+
+def _json_writer() -> Callable[[Any], str]:
+    """Return what writes JSON. It has no state; cycles were found before it is called.
+
+    `JSONEncoder.encode` makes CPython's encoder anew at each call, which takes longer than to write a small payload with it.
+    """
+    encoder = json.JSONEncoder(allow_nan=False, check_circular=False, separators=(",", ":"))
+    make = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:  # as on PyPy
+        return encoder.encode
+    write = make(None, encoder.default, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, False)
+    return lambda value: "".join(write(value, 0))
+
+
+_to_json = _json_writer()
 
 
 class Serializer(Protocol):

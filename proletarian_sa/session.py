@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from proletarian_sa import events
 from proletarian_sa.errors import LeaseLost, SessionNotYours, TransactionLost
 from proletarian_sa.own_connection import INSISTED, past_stale
+from proletarian_sa.turns import NO_TURN, take_turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,6 +57,7 @@ class HandlerTransaction:
         self._runtime = runtime
         self._job = job
         self._errors: list[exc.StatementError] = []
+        self._turn = NO_TURN
         self.session = self._make_session()
         self._start()
         for method, instead in _ENDS.items():
@@ -69,12 +71,15 @@ class HandlerTransaction:
 
     def _open(self) -> None:
         self._errors.clear()
+        self._turn = take_turn(self._runtime.engine)
         try:
             self.connection = self._begin()
             if not self._runtime.statements.begin_owned(self.connection, self._job):
                 raise LeaseLost(f"The job {self._job.job_id} no longer belongs to this worker: its lease has lapsed.")
+            self._turn.has_lock()
             self._savepoint: NestedTransaction = self.connection.begin_nested()
         except BaseException:
+            self._turn.end()
             self.session.close()
             raise
 
@@ -188,6 +193,8 @@ class HandlerTransaction:
             self._runtime.emit(
                 events.CallbackFailed(worker_id=self._runtime.worker_id, callback="the close of job.session", exception=error)
             )
+        finally:
+            self._turn.end()
 
 
 def not_yours() -> SessionNotYours:

@@ -10,6 +10,7 @@ from sqlalchemy import exc
 
 from proletarian_sa import events
 from proletarian_sa.finish import Recorder, Recording, record_until
+from proletarian_sa.floor import EARLIEST
 from proletarian_sa.heartbeat import Heartbeats
 from proletarian_sa.held import HeldClaims, HeldWatch
 from proletarian_sa.held_check import check_held_once
@@ -24,12 +25,13 @@ from proletarian_sa.trouble import CLAIMING
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from sqlalchemy.engine import Engine
     from sqlalchemy.orm import Session
 
     from proletarian_sa.claimed import ClaimedJob
+    from proletarian_sa.floor import Floor
     from proletarian_sa.handlers import HandlerMode, Retry
     from proletarian_sa.heartbeat import InHand
     from proletarian_sa.outcomes import Outcome
@@ -170,15 +172,29 @@ def _explain(runtime: Runtime, error: exc.DBAPIError) -> None:
         check_tables(runtime.engine, tables=runtime.tables)
 
 
-def claim_leased(runtime: Runtime, own: OwnConnection, *, limit: int, spread: Spread | None = None) -> list[ClaimedJob]:
+def claim_leased(
+    runtime: Runtime,
+    own: OwnConnection,
+    *,
+    limit: int,
+    spread: Spread | None = None,
+    floors: Mapping[str, Floor] | None = None,
+) -> list[ClaimedJob]:
     """Claim up to `limit` jobs: ours when this returns. Jobs of a later queue only if the earlier ones have too few.
 
-    `spread`: the worker's, where claims on other nodes of a cluster may undo its own.
+    Args:
+        runtime: The worker's.
+        own: The connection of its claims.
+        limit: At most so many.
+        spread: The worker's, where claims on other nodes of a cluster may undo its own.
+        floors: The worker's, by queue; without them all claims are full.
 
     **Transaction:** its own, one for each queue, committed.
     """
     taken: list[ClaimedJob] = []
     for queue in runtime.queues:
+        floor = None if floors is None else floors[queue]
+        since, began = EARLIEST if floor is None else floor.since(), time.monotonic()
         try:
             with own.transaction() as connection:
                 claimed = runtime.statements.claim(
@@ -188,6 +204,7 @@ def claim_leased(runtime: Runtime, own: OwnConnection, *, limit: int, spread: Sp
                     lease=runtime.lease,
                     limit=limit - len(taken),
                     spread=spread,
+                    since=since,
                 )
         except Exception as error:  # becomes an event; what does not pass meets the next claim
             if not taken:
@@ -199,6 +216,8 @@ def claim_leased(runtime: Runtime, own: OwnConnection, *, limit: int, spread: Sp
                 )
             )
             break
+        if floor is not None:
+            floor.claimed(since, began, claimed)
         if claimed:
             runtime.emit(events.JobsClaimed(worker_id=runtime.worker_id, queue=queue, count=len(claimed)))
         taken += claimed

@@ -17,9 +17,17 @@ from sqlalchemy.types import TypeDecorator
 from proletarian_sa.clock import aware_utc
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sqlalchemy.engine import Dialect
 
 MYSQL_FAMILY = ("mysql", "mariadb")  # every dialect argument must be given for both names, else one of them ignores it
+
+
+def _aware(value: dt.datetime | None) -> dt.datetime | None:
+    if value is None:
+        return None
+    return value.replace(tzinfo=dt.UTC) if value.tzinfo is None else value.astimezone(dt.UTC)
 
 
 class UTCDateTime(TypeDecorator[dt.datetime]):
@@ -38,9 +46,12 @@ class UTCDateTime(TypeDecorator[dt.datetime]):
 
     def process_result_value(self, value: dt.datetime | None, dialect: Dialect) -> dt.datetime | None:  # noqa: ARG002 - see above
         """Return aware UTC."""
-        if value is None:
-            return None
-        return value.astimezone(dt.UTC) if value.tzinfo else value.replace(tzinfo=dt.UTC)
+        return _aware(value)
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], dt.datetime | None]:
+        """Return what is called for each value of a result: a claim reads two for each job, so there is nothing in between."""
+        read = self.impl_instance.result_processor(dialect, coltype)
+        return _aware if read is None else lambda value: _aware(read(value))
 
     def column_expression(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         """Read in UTC: in a session zone east of Greenwich the last hours of year 9999 cannot be loaded at all."""

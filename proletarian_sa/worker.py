@@ -49,12 +49,13 @@ class QueueWorker:
 
     Args:
         engine: The application's engine; connections of our own are taken from its pool: up to three, and one for each handler
-            that uses `job.session`; held, one for each thread and one more.
+            that uses `job.session`; held, one for each thread and one more. With `notify` one is taken out of it, to listen.
         handler: A `JobRegistry`, or a function of `(job_type, payload)`.
         queue: Which queue, or several in strict order: jobs of a later one are taken when none of the earlier ones is due, so a
             full queue starves those behind it. `default` by default.
         worker_threads: How many handlers run at the same time; 1 by default.
-        polling_interval: How long to wait when no job is due, seconds or timedelta; 0.1 s by default, with a tenth of jitter.
+        polling_interval: How long to wait when no job is due, seconds or timedelta; 0.1 s by default, with a tenth of jitter. A
+            commit of jobs in this process ends the wait; so does one elsewhere, with `JobTables(notify=True)` on PostgreSQL.
         tables: Which pair of tables; the same as for `enqueue`.
         claim: `leased`, the default: a claim is written into the job's row, and lapses without a sign of life. `held`: one
             transaction from the claim to the finish, kept open while the handler runs; for short, purely transactional jobs, not on
@@ -258,7 +259,7 @@ class QueueWorker:
     def _prepare(self) -> Runtime:
         with explained(self._runtime.engine, self._runtime.tables, "Connecting"):
             runtime = prepare(self._runtime)
-        check_tables(runtime.engine, tables=runtime.tables)
+        check_tables(self._runtime.engine, tables=runtime.tables)  # on a standby too, which refuses the transactions of ours
         check_rights(runtime.engine, tables=runtime.tables)
         if runtime.claim == "held":
             with explained(runtime.engine, runtime.tables, "Trying a held claim on a row of its own"):

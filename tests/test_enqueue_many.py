@@ -26,11 +26,11 @@ def rows(count: int, **options: Any) -> list[dict[str, Any]]:
 
 
 def inserts(engine: sa.Engine) -> list[str]:
-    """Return a list that grows with each INSERT that an engine sends."""
+    """Return a list that grows with each INSERT or COPY that an engine sends."""
     sent: list[str] = []
 
     def note(*arguments: Any) -> None:
-        if arguments[2].lstrip().upper().startswith("INSERT"):
+        if arguments[2].lstrip().upper().startswith(("INSERT", "COPY")):
             sent.append(arguments[2])
 
     sa.event.listen(engine, "before_cursor_execute", note)

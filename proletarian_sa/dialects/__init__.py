@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from proletarian_sa.dialects import schema_names
 from proletarian_sa.dialects.base import Archived, Statements
+from proletarian_sa.dialects.bulk import NewRow, RowWriter, made_id
 from proletarian_sa.dialects.mysql import MySQLStatements
 from proletarian_sa.dialects.postgresql import PostgreSQLStatements
 from proletarian_sa.dialects.sqlite import SQLiteStatements
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from proletarian_sa.models import JobTables
 
-__all__ = ["Archived", "Statements", "statements_for"]
+__all__ = ["Archived", "NewRow", "RowWriter", "Statements", "made_id", "statements_for"]
 
 _BY_DIALECT: Final[dict[str, type[Statements]]] = {
     "postgresql": PostgreSQLStatements,

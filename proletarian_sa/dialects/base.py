@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import sqlalchemy as sa
 
 from proletarian_sa.claimed import ClaimedJob, Finish
+from proletarian_sa.dialects.bulk import BulkInserts
 from proletarian_sa.dialects.counting import MOST_COUNTED
 from proletarian_sa.dialects.judgement import Judgement
 from proletarian_sa.due import due_time
+from proletarian_sa.floor import EARLIEST
 from proletarian_sa.types import UTCDateTime, current_time, delay_type, later, latest, statement_time
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from proletarian_sa.dialects.held import HeldStatements
     from proletarian_sa.models import JobTables
     from proletarian_sa.spread import Spread
+    from proletarian_sa.wakeups.contract import Notifications
 
 Time = sa.ColumnElement[dt.datetime]
 NO_DELAY = dt.timedelta()
@@ -39,7 +42,7 @@ class Archived(enum.Enum):
     LOST = "lost"  # the claim no longer owns the job: nothing was written
 
 
-class Statements(Judgement):
+class Statements(Judgement, BulkInserts):
     """The statements of one pair of tables on one database, built once.
 
     Attributes:
@@ -47,14 +50,18 @@ class Statements(Judgement):
         row_locks: Rows can be locked one by one; where not, there is one writer at a time.
         savepoint_recovers: After a deadlock a transaction can go on from a savepoint; where not, the database has dropped it whole.
         native_clock: The database has a clock with microseconds; where not, the process's own is used.
+        most_archived: How many outcomes are recorded in one transaction at the most.
         held: The statements of claims that are held by a row lock; None where rows cannot be locked.
+        notifications: How sessions tell each other of new jobs; None where they cannot.
     """
 
     isolation: ClassVar[Mapping[str, Any]] = {"isolation_level": "READ COMMITTED"}
     row_locks: ClassVar[bool] = True
     savepoint_recovers: ClassVar[bool] = False
     native_clock: ClassVar[bool] = True
+    most_archived: ClassVar[int] = 500
     held: HeldStatements | None = None
+    notifications: Notifications | None = None
 
     def __init__(self, tables: JobTables) -> None:
         self.tables = tables
@@ -67,6 +74,7 @@ class Statements(Judgement):
             columns.process_at <= self.clock(statement_time()),
             sa.or_(columns.lease_until.is_(None), columns.lease_until <= self.clock(statement_time())),
         )
+        self.due_since = sa.and_(self.due, columns.process_at >= sa.bindparam("since", type_=UTCDateTime()))
         self._claimed_values = {
             "claimed_by": sa.bindparam("new_token"),
             "lease_until": self._after("lease"),
@@ -114,12 +122,6 @@ class Statements(Judgement):
     def own_options(self, connection: Connection) -> Mapping[str, Any]:
         """Return the execution options for connections of ours from the engine of this one."""
         return self.isolation
-
-    @staticmethod
-    def in_autocommit(connection: Connection) -> bool:
-        """Return whether the application has put the connection into autocommit, where there are no savepoints."""
-        at_connect = getattr(connection.dialect, "_on_connect_isolation_level", None)
-        return connection.get_execution_options().get("isolation_level", at_connect) == "AUTOCOMMIT"
 
     def why_not(self, connection: Connection) -> str | None:
         """Return why this server cannot serve a worker, and what could; None if it can."""
@@ -170,11 +172,20 @@ class Statements(Judgement):
     # Claim
 
     def claim(
-        self, connection: Connection, *, queue: str, token: str, lease: dt.timedelta, limit: int, spread: Spread | None = None
+        self,
+        connection: Connection,
+        *,
+        queue: str,
+        token: str,
+        lease: dt.timedelta,
+        limit: int,
+        spread: Spread | None = None,
+        since: dt.datetime = EARLIEST,
     ) -> list[ClaimedJob]:
         """Take up to `limit` due jobs that nobody holds, oldest first, or one whose lease has lapsed, alone.
 
         `spread`: which of the due jobs to choose, where row locks may not keep claims apart; elsewhere, and without it, the oldest.
+        `since`: look at no jobs that were due before, where finished jobs are stepped over for long.
 
         **Transaction:** locks and updates the rows it returns; commit at once.
         """

@@ -11,8 +11,10 @@ import sqlalchemy as sa
 
 from proletarian_sa.claimed import ClaimedJob, HeldRow
 from proletarian_sa.dialects.counting import one_more
+from proletarian_sa.floor import EARLIEST
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Collection, Mapping
 
     from sqlalchemy.engine import Connection
@@ -38,7 +40,7 @@ class HeldStatements:
         )
         self._claim = self._hint(
             sa.select(*statements.read, self._backend())
-            .where(statements.due)
+            .where(statements.due_since)
             .order_by(columns.process_at)
             .limit(1)
             .with_for_update(skip_locked=True)
@@ -78,12 +80,12 @@ class HeldStatements:
     def begin(self, connection: Connection) -> None:
         """Tell the server what it should know in each transaction before claims."""
 
-    def claim(self, connection: Connection, *, queue: str, token: str) -> ClaimedJob | None:
-        """Lock the oldest due job that nobody holds; after `begin`.
+    def claim(self, connection: Connection, *, queue: str, token: str, since: dt.datetime = EARLIEST) -> ClaimedJob | None:
+        """Lock the oldest due job that nobody holds, of those due since then; after `begin`.
 
         **Transaction:** locks one row until its end; writes nothing.
         """
-        row = self._lock_next(connection, {**self._statements.times(), "of_queue": queue})
+        row = self._lock_next(connection, {**self._statements.times(), "of_queue": queue, "since": since})
         return None if row is None else _claimed_job(row, token)
 
     def _lock_next(self, connection: Connection, wanted: Mapping[str, Any]) -> Any:
@@ -124,8 +126,10 @@ class HeldStatements:
         """
         raise NotImplementedError
 
-    def keep_open(self, connection: Connection) -> Any:
-        """Keep the server from ending a connection that waits for a handler; return what to restore.
+    def keep_open(self, connection: Connection, *, lasting: bool) -> Any:
+        """Keep the server from ending a connection that waits for a handler; return what to restore, None if that is nothing.
+
+        `lasting`: the connection is kept for more than one transaction.
 
         **Transaction:** none is left open.
         """

@@ -20,16 +20,23 @@ class Judgement:
         """Return whether the database ended the transaction for a reason that lies outside it."""
         if not isinstance(error, exc.DBAPIError) or error.orig is None:
             return False
-        return error.connection_invalidated or self._death_code(error.orig)
+        return error.connection_invalidated or self._race_code(error.orig) or self._closed_code(error.orig)
 
     def is_lost_race(self, error: BaseException) -> bool:
         """Return whether the database undid the transaction in favour of another one: the same may well succeed at once."""
-        return isinstance(error, exc.DBAPIError) and not error.connection_invalidated and self.is_transaction_death(error)
+        if not isinstance(error, exc.DBAPIError) or error.orig is None:
+            return False
+        return not error.connection_invalidated and self._race_code(error.orig)
 
     def _transient_code(self, error: BaseException) -> bool:
         raise NotImplementedError
 
-    def _death_code(self, error: BaseException) -> bool:
+    def _race_code(self, error: BaseException) -> bool:
+        """Return whether the transaction was ended in favour of another one."""
+        raise NotImplementedError
+
+    def _closed_code(self, error: BaseException) -> bool:
+        """Return whether the database takes no writes now: it is read-only, or its disk is full."""
         raise NotImplementedError
 
     def advice(self, error: BaseException) -> str | None:

@@ -13,6 +13,7 @@ from proletarian_sa.dialects.base import dotted
 from proletarian_sa.dialects.counting import one_more
 from proletarian_sa.dialects.mysql_held import MySQLHeld, is_mariadb
 from proletarian_sa.dialects.two_steps import TwoStepArchive
+from proletarian_sa.floor import EARLIEST
 from proletarian_sa.types import MYSQL_FAMILY, as_utc, current_time, later, latest, statement_time
 
 if TYPE_CHECKING:
@@ -33,7 +34,12 @@ TRANSIENT = SERIALIZATION | {
     0,  # the driver found its socket closed
     1021,  # disk full
     1040,  # too many connections
-    1045,  # the password was changed: an operator is at it
+    1045,
+    1820,
+    1862,
+    3118,
+    3955,
+    4151,  # the password was changed or has expired, the account is locked: an operator is at it
     1047,  # a cluster node that is not ready
     1053,  # shutting down
     1105,  # a cluster's "unknown error" while it changes its members
@@ -45,6 +51,7 @@ TRANSIENT = SERIALIZATION | {
     1161,  # network
     1203,
     1226,  # connections of the user
+    1129,  # too many interrupted connections from this host
     1205,  # lock wait time-out
     1290,
     1792,
@@ -60,9 +67,11 @@ TRANSIENT = SERIALIZATION | {
     2055,  # connection
     4031,  # idle for too long
 }
+CLOSED = frozenset({1021, 1114, 1290, 1792, 1836})  # its disk is full, or it is read-only
 WAITED = frozenset({1205, 1969, 3024})  # for a lock; or a statement's own time-out is the shorter one
 NO_SUCH_TABLE = frozenset({1146, 1049})
 NO_SUCH_SAVEPOINT = 1305
+STATEMENT_LOG = 1665  # binlog_format = STATEMENT
 FOREIGN_KEY = frozenset({1216, 1217, 1451, 1452})  # the latter two tell the constraint, to those who may see the other table
 
 
@@ -79,7 +88,7 @@ class MySQLStatements(TwoStepArchive):
         self._pick = (
             sa.select(*self.read)
             .with_hint(job, f"FORCE INDEX ({self._queue_index()})")
-            .where(self.due)
+            .where(self.due_since)
             .order_by(columns.process_at)
             .limit(sa.bindparam("limit"))
             .with_for_update(skip_locked=True)
@@ -138,12 +147,20 @@ class MySQLStatements(TwoStepArchive):
         return f"it runs {name} {dotted(version)}, which has no usable SKIP LOCKED; {dotted(oldest)} or later is needed."
 
     def claim(
-        self, connection: Connection, *, queue: str, token: str, lease: dt.timedelta, limit: int, spread: Spread | None = None
+        self,
+        connection: Connection,
+        *,
+        queue: str,
+        token: str,
+        lease: dt.timedelta,
+        limit: int,
+        spread: Spread | None = None,
+        since: dt.datetime = EARLIEST,
     ) -> list[ClaimedJob]:
         times = self.times(lease=lease)
         wanted = {**times, "of_queue": queue, "limit": limit}
         if spread is None or spread.times == 1:
-            rows = connection.execute(self._pick, wanted).all()
+            rows = connection.execute(self._pick, {**wanted, "since": since}).all()
         else:
             found = connection.execute(self._look, {**wanted, "limit": spread.width(limit)}).scalars().all()
             chosen = {**wanted, "ids": spread.choose(found, limit)}
@@ -190,8 +207,16 @@ class MySQLStatements(TwoStepArchive):
     def _transient_code(self, error: BaseException) -> bool:
         return code(error) in TRANSIENT
 
-    def _death_code(self, error: BaseException) -> bool:
+    def _race_code(self, error: BaseException) -> bool:
         return code(error) in SERIALIZATION
+
+    def _closed_code(self, error: BaseException) -> bool:
+        return code(error) in CLOSED
+
+    def advice(self, error: BaseException) -> str | None:
+        if isinstance(error, exc.DBAPIError) and code(error.orig) == STATEMENT_LOG:
+            return "A worker needs READ COMMITTED, which InnoDB logs by row only: SET PERSIST binlog_format = 'ROW', on MariaDB SET GLOBAL"
+        return None
 
     def has_waited(self, error: BaseException) -> bool:
         return isinstance(error, exc.DBAPIError) and code(error.orig) in WAITED

@@ -59,7 +59,7 @@ class MySQLHeld(HeldStatements):
     def _look_then_lock(self) -> sa.Select[Any]:
         """Return the claim for MariaDB: the derived table is merged, so it is read no further than to the job that is taken."""
         statements, job = self._statements, self._statements.job
-        due = self._hint(sa.select(job.c.job_id, job.c.process_at)).where(statements.due).subquery("due")
+        due = self._hint(sa.select(job.c.job_id, job.c.process_at)).where(statements.due_since).subquery("due")
         return (
             sa.select(*statements.read, self._backend())
             .prefix_with("STRAIGHT_JOIN")
@@ -99,7 +99,7 @@ class MySQLHeld(HeldStatements):
         version, comment = connection.exec_driver_sql("SELECT version(), @@version_comment").one()
         return why_not(str(version), str(comment), _variables(connection, CLUSTERS))
 
-    def keep_open(self, connection: Connection) -> dict[str, int]:
+    def keep_open(self, connection: Connection, *, lasting: bool) -> dict[str, int]:
         before = {name: int(value) for name, value in _variables(connection, FOR_A_SESSION).items() if value.isdigit()}
         try:
             self._set(connection, {name: FOR_A_SESSION[name] for name in before})

@@ -36,6 +36,7 @@ def settings(values: Mapping[str, str]) -> sa.Select[Any]:
     return sa.select(sa.literal_column(" || ".join(f"set_config('{name}', '{value}', true)" for name, value in values.items())))
 
 
+_SETTLED = "proletarian_sa_settled"  # likewise: our settings are those of the session
 _BEFORE = sa.select(*(sa.func.current_setting(name).label(name) for name in TOUCHED))
 _LEND = sa.select(*(sa.func.set_config(name, sa.bindparam(name), True) for name in TOUCHED))
 
@@ -48,6 +49,48 @@ def remember(connection: Connection) -> None:
     if _REMEMBERED not in connection.info:
         connection.info[_REMEMBERED] = dict(connection.execute(_BEFORE).mappings().one())
         connection.rollback()
+
+
+def is_direct(connection: Connection) -> bool:
+    """Return whether no pooler stands before the server: what is set for this session is then not met by another client.
+
+    The number of the session is told twice: when it begins, which a pooler answers itself, and by the server when it is asked.
+    """
+    driver: Any = connection.connection.driver_connection
+    told = getattr(getattr(driver, "info", None), "backend_pid", None)  # psycopg and psycopg2
+    return told is not None and told == connection.execute(sa.select(sa.func.pg_backend_pid())).scalar()
+
+
+def settle(connection: Connection, values: Mapping[str, str]) -> dict[str, str]:
+    """Set these for the session, and return what they were before.
+
+    **Transaction:** commits.
+    """
+    names = list(values)
+    before = dict(zip(names, connection.execute(sa.select(*map(sa.func.current_setting, names))).one(), strict=True))
+    connection.execute(_set_session(values))
+    connection.commit()
+    connection.info[_SETTLED] = True
+    return before
+
+
+def unsettle(connection: Connection, before: Mapping[str, str]) -> None:
+    """Set what `settle` has returned.
+
+    **Transaction:** commits.
+    """
+    connection.info.pop(_SETTLED, None)
+    connection.execute(_set_session(before))
+    connection.commit()
+
+
+def is_settled(connection: Connection) -> bool:
+    """Return whether the session has our settings."""
+    return _SETTLED in connection.info
+
+
+def _set_session(values: Mapping[str, str]) -> sa.Select[Any]:
+    return sa.select(*(sa.func.set_config(name, value, False) for name, value in values.items()))
 
 
 def lend(connection: Connection) -> None:

@@ -9,9 +9,13 @@ from sqlalchemy import exc
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.compiler import compiles
 
+from proletarian_sa.dialects.arrays import array_of
 from proletarian_sa.dialects.base import Archived, Statements, dotted
 from proletarian_sa.dialects.planner import BY_KEY, IN_ORDER, lend, remember, settings
+from proletarian_sa.dialects.postgresql_bulk import PostgreSQLBulk
 from proletarian_sa.dialects.postgresql_held import PostgreSQLHeld
+from proletarian_sa.dialects.postgresql_notify import PostgreSQLNotifications
+from proletarian_sa.floor import EARLIEST
 from proletarian_sa.types import as_utc, current_time, later, latest, statement_time
 
 if TYPE_CHECKING:
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
     from proletarian_sa.claimed import ClaimedJob, Finish
+    from proletarian_sa.dialects.bulk import RowWriter
     from proletarian_sa.spread import Spread
 
 OLDEST = (13,)
@@ -29,7 +34,8 @@ TRANSIENT = SERIALIZATION | {
     "25006",  # read-only: a failover is under way
     "25P03",  # idle in transaction for too long
     "25P04",  # transaction for too long
-    "28P01",  # the password was changed: an operator is at it
+    "28000",
+    "28P01",  # the role may not log in, the password was changed: an operator is at it
     "55P03",  # lock not available in time
     "57014",  # statement time-out, or cancelled by an operator
     "57P01",  # administrator's shutdown
@@ -37,6 +43,7 @@ TRANSIENT = SERIALIZATION | {
     "57P03",  # starting up
     "57P05",  # idle session time-out
 }
+CLOSED = frozenset({"25006", "53100"})  # it is read-only, or its disk is full
 WAITED = frozenset({"55P03", "57014"})  # for a lock; or a statement's own time-out is the shorter one
 PREPARED = frozenset({"26000", "42P05"})  # a prepared statement is unknown, or another session's
 TRANSIENT_CLASSES = ("08", "53", "58")  # connection, resources (disk, memory, connections), system
@@ -56,7 +63,7 @@ class PostgreSQLStatements(Statements):
         job, columns = self.job, self.job.c
         picked = (
             sa.select(columns.job_id, columns.claimed_by)
-            .where(self.due)
+            .where(self.due_since)
             .order_by(columns.process_at)
             .limit(sa.bindparam("limit"))
             .with_for_update(skip_locked=True)
@@ -96,6 +103,8 @@ class PostgreSQLStatements(Statements):
         )
         self._build_finish()
         self.held = PostgreSQLHeld(self)
+        self.notifications = PostgreSQLNotifications(job)
+        self._bulk = PostgreSQLBulk(self.tables)
 
     def _build_finish(self) -> None:
         columns = self.job.c
@@ -126,7 +135,7 @@ class PostgreSQLStatements(Statements):
 
     def _unnest(self, *names: str) -> Any:
         types: dict[str, Any] = {"ids": self.job.c.job_id.type}
-        arrays = [sa.bindparam(name, type_=postgresql.ARRAY(types.get(name, sa.Text()))) for name in names]
+        arrays = [sa.bindparam(name, type_=array_of(types.get(name, sa.Text()))) for name in names]
         columns = [sa.column(name, types.get(name, sa.Text())) for name in names]
         return sa.func.unnest(*arrays).table_valued(*columns, name="given").render_derived()
 
@@ -134,12 +143,23 @@ class PostgreSQLStatements(Statements):
         version = connection.dialect.server_version_info or ()
         return None if version >= OLDEST else f"it runs PostgreSQL {dotted(version)}; 13 or later is needed."
 
+    def row_writer(self, connection: Connection, now: dt.datetime, count: int) -> RowWriter:
+        return self._bulk.writer(connection, now, count)
+
     def claim(
-        self, connection: Connection, *, queue: str, token: str, lease: dt.timedelta, limit: int, spread: Spread | None = None
+        self,
+        connection: Connection,
+        *,
+        queue: str,
+        token: str,
+        lease: dt.timedelta,
+        limit: int,
+        spread: Spread | None = None,
+        since: dt.datetime = EARLIEST,
     ) -> list[ClaimedJob]:
         connection.execute(self._plan_in_order)
-        values = {**self.times(lease=lease), "of_queue": queue, "new_token": token, "limit": limit}
-        return self._claimed(connection.execute(self._claim, values), token)
+        values = {**self.times(lease=lease), "of_queue": queue, "since": since, "new_token": token, "limit": limit}
+        return self._claimed(connection.execute(self._claim, values).all(), token)
 
     def _prolong(self, connection: Connection, jobs: Sequence[ClaimedJob], lease: dt.timedelta) -> set[tuple[Any, str]]:
         values = {
@@ -185,16 +205,24 @@ class PostgreSQLStatements(Statements):
         state = sqlstate(error)
         if state is None:  # no answer from a server: refused, reset, no such host, time-out
             return type(error).__name__ in {"OperationalError", "ConnectionTimeout", "InterfaceError"}
-        return state in TRANSIENT or state.startswith(TRANSIENT_CLASSES)
+        return state in TRANSIENT or state.startswith(TRANSIENT_CLASSES) or _is_standby(error)
 
-    def _death_code(self, error: BaseException) -> bool:
+    def _race_code(self, error: BaseException) -> bool:
         return sqlstate(error) in SERIALIZATION
+
+    def _closed_code(self, error: BaseException) -> bool:
+        return sqlstate(error) in CLOSED or _is_standby(error)
 
     def advice(self, error: BaseException) -> str | None:
         if isinstance(error, exc.DBAPIError) and sqlstate(error.orig) in PREPARED:
             return (
                 "Is there a pooler in transaction mode? Then let it keep prepared statements (PgBouncer 1.21 or later: "
                 'max_prepared_statements), or use none: create_engine(…, connect_args={"prepare_threshold": None})'
+            )
+        if isinstance(error, exc.DBAPIError) and _is_standby(error.orig):
+            return (
+                "The server is a standby, which is read-only: the worker goes on when it is promoted, or when the URL leads to the "
+                "primary; of several hosts in it, ?target_session_attrs=read-write finds that one"
             )
         return None
 
@@ -209,6 +237,15 @@ class PostgreSQLStatements(Statements):
 
     def is_lost_savepoint(self, error: BaseException) -> bool:
         return isinstance(error, exc.DBAPIError) and sqlstate(error.orig) in {"3B001", "25P01"}
+
+
+def _is_standby(error: BaseException | None) -> bool:
+    """Return whether a standby has refused to begin a transaction that may write, with the general code "not supported"."""
+    if sqlstate(error) != "0A000":
+        return False
+    # By the place in its source, where the driver tells it: the message is translated.
+    place = getattr(getattr(error, "diag", None), "source_function", None)
+    return place == "call_bool_check_hook" or "during recovery" in str(error)
 
 
 def sqlstate(error: BaseException | None) -> str | None:

@@ -10,11 +10,11 @@ from sqlalchemy.dialects import postgresql
 
 from proletarian_sa.dialects.base import Archived
 from proletarian_sa.dialects.held import HeldStatements
-from proletarian_sa.dialects.planner import IN_ORDER, remember, settings
+from proletarian_sa.dialects.planner import IN_ORDER, is_direct, is_settled, remember, settings, settle, unsettle
 from proletarian_sa.types import current_time
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from sqlalchemy.engine import Connection
 
@@ -26,7 +26,7 @@ HAS_TRANSACTION_TIMEOUT: Final = (17,)
 
 
 class PostgreSQLHeld(HeldStatements):
-    """The planner's settings and the time-outs are those of the transaction, so that no pool of the server's can mix them up."""
+    """The planner's settings and the time-outs are the session's, or each transaction's where a pooler could mix them up."""
 
     def _backend(self) -> sa.ColumnElement[int]:
         return sa.func.pg_backend_pid()
@@ -55,12 +55,18 @@ class PostgreSQLHeld(HeldStatements):
         ).returning(sa.literal_column("xmax <> 0"))
 
     def begin(self, connection: Connection) -> None:
-        version = connection.dialect.server_version_info or ()
-        connection.execute(self._settle_17 if version >= HAS_TRANSACTION_TIMEOUT else self._settle)
+        if not is_settled(connection):
+            connection.execute(self._settle_17 if _has_transaction_timeout(connection) else self._settle)
 
-    def keep_open(self, connection: Connection) -> None:
-        """Remember the planner's settings for `lend`; the time-outs are those of each transaction."""
+    def keep_open(self, connection: Connection, *, lasting: bool) -> dict[str, str] | None:
+        """Remember the planner's settings for `lend`; set ours, if they may stay for more than one transaction."""
         remember(connection)
+        if not lasting or not is_direct(connection):
+            return None
+        return settle(connection, IN_ORDER | IDLE_TIMEOUT | (TRANSACTION_TIMEOUT if _has_transaction_timeout(connection) else {}))
+
+    def let_go(self, connection: Connection, before: Mapping[str, str]) -> None:
+        unsettle(connection, before)
 
     def archive(self, connection: Connection, finish: Finish) -> Archived:
         values = {
@@ -79,11 +85,14 @@ class PostgreSQLHeld(HeldStatements):
         return None  # whether SKIP LOCKED locks is tried
 
     def idle_timeouts(self, connection: Connection) -> dict[str, str]:
-        version = connection.dialect.server_version_info or ()
-        names = [*IDLE_TIMEOUT, *(TRANSACTION_TIMEOUT if version >= HAS_TRANSACTION_TIMEOUT else ())]
+        names = [*IDLE_TIMEOUT, *(TRANSACTION_TIMEOUT if _has_transaction_timeout(connection) else ())]
         try:
             connection.execute(settings(dict.fromkeys(names, "0")))
         except exc.DBAPIError:
             connection.rollback()
         rows = connection.execute(sa.select(*(sa.func.current_setting(name) for name in names))).one()
         return {name: value for name, value in zip(names, rows, strict=True) if value != "0"}
+
+
+def _has_transaction_timeout(connection: Connection) -> bool:
+    return (connection.dialect.server_version_info or ()) >= HAS_TRANSACTION_TIMEOUT

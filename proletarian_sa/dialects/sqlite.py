@@ -13,6 +13,7 @@ from sqlalchemy.ext.compiler import compiles
 from proletarian_sa.dialects.base import dotted
 from proletarian_sa.dialects.two_steps import TwoStepArchive
 from proletarian_sa.errors import DatabaseNotSupported
+from proletarian_sa.floor import EARLIEST
 from proletarian_sa.job_ids import made_by_database
 from proletarian_sa.types import UTCDateTime, as_utc, current_time, later, latest, statement_time
 
@@ -34,6 +35,7 @@ class SQLiteStatements(TwoStepArchive):
 
     row_locks = False
     native_clock = False
+    most_archived = 50  # the application waits meanwhile
 
     def _build(self) -> None:
         self._check_numbering()
@@ -90,7 +92,15 @@ class SQLiteStatements(TwoStepArchive):
         return None
 
     def claim(
-        self, connection: Connection, *, queue: str, token: str, lease: dt.timedelta, limit: int, spread: Spread | None = None
+        self,
+        connection: Connection,
+        *,
+        queue: str,
+        token: str,
+        lease: dt.timedelta,
+        limit: int,
+        spread: Spread | None = None,
+        since: dt.datetime = EARLIEST,
     ) -> list[ClaimedJob]:
         times = self.times(lease=lease)
         # An idle worker only reads: it never takes the write lock that the application may be waiting for. The read must be
@@ -125,11 +135,11 @@ class SQLiteStatements(TwoStepArchive):
     def _transient_code(self, error: BaseException) -> bool:
         return _primary_code(error) in TRANSIENT
 
-    def _death_code(self, error: BaseException) -> bool:
-        return _primary_code(error) in {BUSY, LOCKED}
-
-    def is_lost_race(self, error: BaseException) -> bool:
+    def _race_code(self, error: BaseException) -> bool:
         return False  # a lock was waited for already, as long as the application allows
+
+    def _closed_code(self, error: BaseException) -> bool:
+        return _primary_code(error) in TRANSIENT  # also somebody else's lock: one writer keeps all others out
 
     def is_missing_table(self, error: BaseException) -> bool:
         return isinstance(error, exc.OperationalError) and "no such table" in str(error.orig)

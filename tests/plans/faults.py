@@ -8,7 +8,8 @@ QUEUE_INDEX = "job_queue_process_at"
 PRIMARY_KEYS = {"job_pkey", "archived_job_pkey", "PRIMARY", "sqlite_autoindex_job_1", "sqlite_autoindex_archived_job_1"}
 
 _BY_QUEUE_AND_TIME = {
-    "postgresql": "(((queue)::text = 'default'::text) AND (process_at <= statement_timestamp()))",
+    "postgresql": "(((queue)::text = 'default'::text) AND (process_at <= statement_timestamp())"
+    " AND (process_at >= '1000-01-01 00:00:00+00'::timestamp with time zone))",
     "mysql": "range 1030",  # the bytes of both columns
     "mariadb": "range 1030",
     "sqlite": "queue=? AND process_at<?",

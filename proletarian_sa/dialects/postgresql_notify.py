@@ -1,0 +1,98 @@
+"""PostgreSQL's LISTEN and NOTIFY: sent through any driver, heard through psycopg."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import sqlalchemy as sa
+
+from proletarian_sa.dialects.planner import IN_ORDER, settings
+from proletarian_sa.types import UTCDateTime, current_time, statement_time
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy.engine import Connection, Engine
+
+CHANNEL: Final = "proletarian_sa"
+"""One for each database, whatever its tables are called: those who read them through a `schema_translate_map` hear of them, too."""
+
+HEARS: Final = "psycopg"
+OLDEST_PSYCOPG: Final = (3, 2)
+
+
+class PostgreSQLNotifications:
+    """A notification names a queue by its topic, and holds no job data: 32 bytes of the 8000 that may be."""
+
+    def __init__(self, job: sa.Table) -> None:
+        columns = job.c
+        of_queue = columns.queue == sa.bindparam("of_queue")
+        # After an empty claim, due jobs are in hand, or locked: few. A lease is over at its time, a lock at any.
+        taken = sa.select(sa.func.min(sa.func.coalesce(columns.lease_until, columns.process_at)))
+        next_taken = taken.where(of_queue, columns.process_at <= statement_time()).scalar_subquery()
+        later = sa.select(columns.process_at).where(of_queue, columns.process_at > statement_time())
+        next_due = later.order_by(columns.process_at).limit(1).scalar_subquery()
+        self._next = sa.select(
+            sa.type_coerce(sa.func.least(next_taken, next_due), UTCDateTime()), sa.type_coerce(current_time(), UTCDateTime())
+        )
+        self._plan_in_order = settings(IN_ORDER)
+
+    def send(self, connection: Connection, topic: str) -> None:
+        """Send a topic with the commit. The command, not `pg_notify`: nobody can be denied that."""
+        connection.exec_driver_sql(f"NOTIFY {CHANNEL}, '{topic}'")
+
+    def why_deaf(self, engine: Engine) -> str | None:
+        """Return why nothing can be heard through the driver of this engine."""
+        if engine.dialect.driver != HEARS:
+            return (
+                f"{engine.dialect.driver} is not used to listen. Give the worker an engine with psycopg: "
+                f"create_engine('postgresql+{HEARS}://…')"
+            )
+        version = getattr(engine.dialect, "psycopg_version", OLDEST_PSYCOPG)
+        if version < OLDEST_PSYCOPG:
+            installed = ".".join(map(str, version))
+            return f"psycopg {installed} cannot wait for notifications. Type: python -m pip install 'psycopg>=3.2'"
+        return None
+
+    def listen(self, engine: Engine) -> PsycopgEar:
+        """Take a connection out of the pool, and hear on it what is sent from now on."""
+        pooled = engine.raw_connection()
+        driver = pooled.driver_connection
+        pooled.detach()
+        return PsycopgEar(driver)
+
+    def until_next(self, connection: Connection, queues: Sequence[str]) -> float | None:
+        """Return in how many seconds the next job can be taken, by the database's clock."""
+        connection.execute(self._plan_in_order)
+        found = [connection.execute(self._next, {"of_queue": queue}).one() for queue in queues]
+        return min(((moment - now).total_seconds() for moment, now in found if moment is not None), default=None)
+
+
+class PsycopgEar:
+    """A connection of psycopg's that listens, in autocommit: it is never in a transaction."""
+
+    def __init__(self, driver: Any) -> None:
+        self._driver = driver
+        try:
+            driver.rollback()  # what a `connect` hook of the application's may have begun
+            driver.autocommit = True
+            driver.execute(f"LISTEN {CHANNEL}")
+        except BaseException:
+            driver.close()
+            raise
+
+    def fileno(self) -> int:
+        """Return the socket."""
+        return int(self._driver.fileno())
+
+    def heard(self) -> set[str]:
+        """Return the topics that have come since."""
+        return {notification.payload for notification in self._driver.notifies(timeout=0)}
+
+    def check(self) -> None:
+        """Make sure that the connection lives."""
+        self._driver.execute("SELECT 1")
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._driver.close()

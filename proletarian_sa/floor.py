@@ -1,0 +1,49 @@
+"""From which due time on a claim looks for jobs: not through all that was run since the database last cleaned up."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from proletarian_sa.claimed import ClaimedJob
+
+EARLIEST: Final = dt.datetime(1000, 1, 1, tzinfo=dt.UTC)
+"""Before any job is due; MySQL knows no earlier time."""
+
+
+class Floor:
+    """Where one worker's claims of one queue begin.
+
+    Rows of finished jobs stay in the index until the database has cleaned up, which a transaction elsewhere may hold up for hours;
+    a claim that looks for the oldest job steps over all of them. Most claims therefore begin at the due time of the last job that
+    the worker has taken. What becomes due behind it (late commits, lapsed leases, jobs that a rolled-back claim had locked, clocks
+    that were set) is found by the next full claim: there is one whenever `RATIO` times as long as the last one took has passed. So
+    they cost a twentieth of the time at most, and find late jobs after twenty times the duration of a claim.
+    """
+
+    RATIO: Final = 20
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._floor: dt.datetime | None = None
+        self._next_full = 0.0
+
+    def since(self) -> dt.datetime:
+        """Return from which due time on the next claim is to look; `EARLIEST` is a full one."""
+        return EARLIEST if self._floor is None or self.full_in() <= 0.0 else self._floor
+
+    def full_in(self) -> float:
+        """Return in how many seconds the next full claim is allowed, 0.0 if it is."""
+        return max(0.0, self._next_full - self._monotonic())
+
+    def claimed(self, since: dt.datetime, began: float, jobs: Sequence[ClaimedJob]) -> None:
+        """Take note of a claim that looked from `since` on, began at that time on the monotonic clock, and took these jobs."""
+        if since == EARLIEST:
+            now = self._monotonic()
+            self._next_full = now + self.RATIO * (now - began)
+        if jobs:
+            self._floor = max(job.process_at for job in jobs)
