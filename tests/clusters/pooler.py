@@ -20,11 +20,18 @@ MOST_CONNECTIONS = 8
 @contextmanager
 def pooled() -> Iterator[tuple[Node, Node]]:
     """Run the server, and the pooler before it."""
-    with standby.alone() as server, nodes_in(lambda folder: [write(folder, server)], start) as (pooler,):
+    with standby.alone() as server, pooler_before(sa.make_url(server.url)) as pooler:
         yield server, pooler
 
 
-def write(folder: Path, server: Node) -> Node:
+@contextmanager
+def pooler_before(url: sa.URL, connections: int = MOST_CONNECTIONS) -> Iterator[Node]:
+    """Run a pooler before a server, to which it makes no more than these connections for each database."""
+    with nodes_in(lambda folder: [write(folder, url, connections)], start) as (pooler,):
+        yield pooler
+
+
+def write(folder: Path, server: sa.URL, connections: int) -> Node:
     """Write the pooler's configuration."""
     program = find_program("pgbouncer")
     if program is None:
@@ -32,10 +39,10 @@ def write(folder: Path, server: Node) -> Node:
     (port,) = free_ports(1)
     own = own_folder(folder, "pooler")
     users, configuration = own / "users.txt", own / "pgbouncer.ini"
-    users.write_text('"postgres" ""\n')
+    users.write_text(f'"{server.username}" "{server.password or ""}"\n')
     configuration.write_text(
         "[databases]\n"
-        f"* = host=127.0.0.1 port={sa.make_url(server.url).port}\n"
+        f"* = host=127.0.0.1 port={server.port}\n"
         "[pgbouncer]\n"
         "listen_addr = 127.0.0.1\n"
         f"listen_port = {port}\n"
@@ -44,12 +51,12 @@ def write(folder: Path, server: Node) -> Node:
         f"auth_file = {users}\n"
         f"pidfile = {own / 'pid'}\n"
         "pool_mode = transaction\n"
-        f"default_pool_size = {MOST_CONNECTIONS}\n"
+        f"default_pool_size = {connections}\n"
         "max_client_conn = 300\n" + ("max_prepared_statements = 200\n" if keeps_prepared_statements() else "")
     )
     for file in (users, configuration):
         os.chmod(file, 0o644)  # noqa: PTH101 - readable by the pooler's user, whatever the umask
-    url = sa.make_url(server.url).set(port=port).render_as_string(hide_password=False)
+    url = server.set(host="127.0.0.1", port=port).render_as_string(hide_password=False)
     return Node("pgbouncer", own, url, [str(program), str(configuration)], own / "pid", user=server_user())
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from proletarian_sa import QueueWorker, enqueue_many, events
+from proletarian_sa import JobTables, QueueWorker, enqueue_many, events
 from tests.clusters.load import LEASE, PATIENCE, Load, engine_on, kill_in_mid_claim, new_database
 from tests.clusters.node import Node
 from tests.clusters.pooler import keeps_prepared_statements, pooled
@@ -78,3 +78,32 @@ def test_prepared_statements(nodes: tuple[Node, Node], say: Callable[[str], None
     assert {"success"} >= {row.status for row in rows}
     for engine in (through, direct):
         engine.dispose()
+
+
+def test_notifications(nodes: tuple[Node, Node]) -> None:
+    """Through the pooler nothing is heard, which the worker says; producers may notify through it who listens past it."""
+    server, pooler = nodes
+    database = new_database(server)
+    tables = JobTables(notify=True)
+    through, direct = engine_on(pooler, database, **WITHOUT), engine_on(server, database)
+    deaf, hearing = Recorder(), Recorder()
+    workers = {
+        queue: QueueWorker(engine, lambda *_: None, queue=queue, tables=tables, polling_interval=interval, on_event=seen)
+        for queue, engine, interval, seen in (("deaf", through, 0.05, deaf), ("hearing", direct, 3600.0, hearing))
+    }
+    for worker in workers.values():
+        worker.start()
+    told = deaf.wait_for(events.NotificationsUnavailable, timeout=PATIENCE)
+    hearing.wait_for(events.ListenerStarted, timeout=PATIENCE)
+    with through.begin() as connection:
+        for queue in workers:
+            enqueue_many(connection, [{"job_type": "work", "queue": queue}] * 3, tables=tables)
+    for seen in (deaf, hearing):
+        seen.wait_for(events.JobSucceeded, 3, timeout=PATIENCE)
+    for worker in workers.values():
+        worker.stop()
+    for engine in (through, direct):
+        engine.dispose()
+
+    assert "pooler in transaction mode" in told.reason
+    assert [] == deaf.of(events.ListenerStarted) + hearing.of(events.NotificationsUnavailable)

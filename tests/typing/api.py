@@ -92,7 +92,7 @@ class Ulids:
 ids: list[JobIds] = [UUIDv4(), DatabaseIds(), ConstantIds(7), ConstantIds("seven"), ConstantIds(uuid.UUID(int=7)), Ulids()]
 serializers: list[Serializer] = [PlainJSON(), TaggedJSON()]
 assert_type(PlainJSON().encode({"a": 1}), str)
-numbered = JobTables(job_ids=DatabaseIds(), serializer=PlainJSON())
+numbered = JobTables(job_ids=DatabaseIds(), serializer=PlainJSON(), notify=True)
 
 
 def sync(session: Session, scoped: scoped_session[Session], connection: Connection) -> None:
