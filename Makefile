@@ -16,10 +16,10 @@ FORMAT := $(RUN)/ruff format --check .
 FLOORS := $(RUN)/lint-imports
 TYPES := $(RUN)/mypy
 
-.PHONY: help setup test clusters lint types floors demo tox clean
+.PHONY: help setup test clusters faults soak bench bench-full lint types floors demo tox clean
 
 help:  ## Say what there is to make
-	@sed -n 's/^\([a-z]*\):.*## /\1	/p' $(MAKEFILE_LIST)
+	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST)
 
 # names on PATH may be there and not run, as version managers' shims are: each candidate is tried
 $(PYTHON):
@@ -53,6 +53,22 @@ test: setup  ## Check and test everything
 # a few minutes; a program that is missing is an error that names its package
 clusters: $(INSTALLED)  ## Kill a node of each kind of cluster while workers are busy
 	@PROLETARIAN_TEST_DATABASES=sqlite $(RUN)/pytest -q tests/clusters
+
+# all databases, and the table in docs/faults.md from what was measured; DURATIONS=real: outages of minutes, no shortened pause
+faults: setup  ## Inject each fault into real workers and servers; DURATIONS=real takes an hour
+	@folder=$$(mktemp -d); failed=; \
+	CI=true PROLETARIAN_FAULT_RESULTS=$$folder PROLETARIAN_FAULTS=$(DURATIONS) $(RUN)/pytest $(PYTEST_OPTIONS) tests/faults || failed=1; \
+	$(PYTHON) -m tests.faults.results $$folder; rm -r $$folder; [ -z "$$failed" ]
+
+soak: setup  ## Let everything die at random for 30 minutes; MINUTES=5, SEED=42, DATABASE=mysql
+	@$(PYTHON) -m tests.faults.soak --minutes $(or $(MINUTES),30) $(if $(SEED),--seed $(SEED)) $(if $(DATABASE),--database $(DATABASE))
+
+# peers are installed from the package index, each into an environment of its own, the first time; that takes a few minutes more
+bench: setup  ## Measure beside others, in under ten minutes
+	@$(PYTHON) -m benchmarks quick
+
+bench-full: setup  ## Measure beside others, thoroughly; takes hours
+	@$(PYTHON) -m benchmarks full
 
 lint: $(INSTALLED)  ## Check the code's style
 	@$(STYLE)

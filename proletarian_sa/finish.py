@@ -203,6 +203,7 @@ def record_until(runtime: Runtime, recorder: Recorder, recording: Recording, dea
 
 def give_up(runtime: Runtime, recording: Recording, error: BaseException) -> None:
     """Leave a job to lapse whose outcome cannot be recorded, and tell."""
+    runtime.vigil.works(RECORDING)  # nobody waits for this one any more, and another that fails says so again
     runtime.emit(events.OutcomeNotRecorded(**about(runtime, recording.decision.claimed), exception=error))
     recording.status = "lost"
 

@@ -57,7 +57,7 @@ class Heartbeats:
         self._jobs: dict[InHand, None] = {}  # a set in order
         self._lock = threading.Lock()  # guards _jobs
         self._beating = threading.Lock()  # one beat at a time
-        self._own = OwnConnection(runtime.engine, keep=keep_connection)
+        self._own = OwnConnection(runtime.engine, keep=keep_connection, in_line=False)  # leases do not wait, and a beat is brief
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 

@@ -34,7 +34,7 @@ LOUD_AGAIN: Final = dt.timedelta(seconds=5)
 
 MOST_REASONS: Final = 2
 _reasons: Final[dict[tuple[str, str], set[str]]] = {}
-"""What was logged of the trouble of each worker's activities, until that is over: after a lost connection comes why there is no other."""
+"""What was logged of the trouble of each worker's activities, until it is over: after a lost connection, why there is no other."""
 
 
 def is_quiet() -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from sqlalchemy import exc
 from sqlalchemy.pool import NullPool, QueuePool
 
-from proletarian_sa.turns import take_turn
+from proletarian_sa.turns import NO_TURN, take_turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -81,6 +81,7 @@ class OwnConnection:
         keep: False gives the connection back after each transaction, for pools that are too small.
         settle: Sets up a new connection and returns what to restore, None if that is nothing.
         restore: Undoes that before the connection is given back.
+        in_line: Whether its transactions wait for their turns where one may write at a time.
 
     Attributes:
         commit_failed: The last transaction failed in its commit: it may have been committed all the same.
@@ -93,8 +94,10 @@ class OwnConnection:
         keep: bool = True,
         settle: Callable[[Connection], Any] | None = None,
         restore: Callable[[Connection, Any], None] | None = None,
+        in_line: bool = True,
     ) -> None:
         self._engine = engine
+        self._in_line = in_line
         self._keep = keep
         self._settle = settle
         self._restore = restore
@@ -105,7 +108,7 @@ class OwnConnection:
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
         """Yield the connection, and commit; on an error roll back and give the connection up."""
-        turn = take_turn(self._engine)
+        turn = take_turn(self._engine) if self._in_line else NO_TURN
         try:
             yield self.begin()
             self.commit()

@@ -46,7 +46,7 @@ MOST_DEATHS: Final = 10
 
 AFTER_DEATH: Final = dt.timedelta(seconds=1)
 MOST_DOUBLINGS: Final = 6
-"""The pause after the first of these doubles with each attempt, to about a minute: all together outlast a table locked for minutes."""
+"""The pause after them doubles with each attempt, to about a minute: all together they outlast a table locked for minutes."""
 AFTER_NEEDLESS_INTERRUPTION: Final = dt.timedelta(seconds=1)
 
 Verdict = Literal["success", "failure", "retry", "release", "undeliverable", "lost"]

@@ -18,6 +18,7 @@ REST: Final = 0.15
 Who waits for SQLite's lock looks at it every tenth of a second at the least (`sqliteDefaultBusyCallback` in SQLite's main.c), so a
 rest that is longer lets everybody in, on a busy machine too.
 """
+LONGEST_REST: Final = 0.3  # seconds; others have the lock for as long as a handler has had it, up to this
 OVERLAP: Final = 0.02  # seconds of a rest that a transaction may take without owing them
 LITTLE: Final = 0.05  # seconds of writing in a period with which a worker is in nobody's way
 BRIEFLY: Final = 0.03  # seconds that one of our own transactions takes at the most; what is longer is waiting for the lock
@@ -64,7 +65,7 @@ class Turns:
         self._spent += held
         rested_from = ((now - held) // PERIOD + 1) * PERIOD - REST
         if self._spent > LITTLE and now > rested_from + OVERLAP:
-            self._not_before = now + REST
+            self._not_before = now + min(max(REST, held), LONGEST_REST)
         self._ends += 1
         self._lock.release()
 

@@ -211,6 +211,7 @@ class QueueWorker:
         """Start the threads, and return. Does nothing if it is running; may be started again after it has stopped.
 
         A `stop` that is called meanwhile, elsewhere, is obeyed as soon as it has started.
+        In a forked child of a process that has used the engine, that gets a new pool, as by `engine.dispose(close=False)`.
 
         Raises:
             TablesMissing: The tables are not there; the message says what to type.

@@ -155,6 +155,27 @@ def test_waiting_for_a_pool_has_no_traceback(caplog):
     assert record.exc_info is None
 
 
+def test_another_reason_is_told_too(caplog):
+    """Cause hidden: after a lost connection the log says why there is no other, with a traceback, once; the rest is DEBUG."""
+    reasons = ["lost", "lost", "too many connections", "lost", "too many connections", "starting up"]
+    with caplog.at_level(logging.DEBUG, "proletarian_sa"):
+        for number, reason in enumerate(reasons, 1):
+            log_event(
+                events.TransientErrorMet(
+                    worker_id="w",
+                    activity="claiming jobs",
+                    exception=OSError(reason),
+                    retry_in=dt.timedelta(seconds=0.1),
+                    consecutive=number,
+                )
+            )
+        log_event(events.Recovered(worker_id="w", activity="claiming jobs", failures=len(reasons)))
+    levels = [record.levelname for record in caplog.records]
+
+    assert ["WARNING", "DEBUG", "WARNING", "DEBUG", "DEBUG", "DEBUG", "INFO"] == levels
+    assert ["WARNING"] * 2 == [record.levelname for record in caplog.records if record.exc_info is not None]
+
+
 def test_a_lost_job_is_a_warning(queue_engine, caplog):
     """A finish that is refused is told."""
     job_id = add(queue_engine)

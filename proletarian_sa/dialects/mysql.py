@@ -215,7 +215,7 @@ class MySQLStatements(TwoStepArchive):
 
     def advice(self, error: BaseException) -> str | None:
         if isinstance(error, exc.DBAPIError) and code(error.orig) == STATEMENT_LOG:
-            return "A worker needs READ COMMITTED, which InnoDB logs by row only: SET PERSIST binlog_format = 'ROW', on MariaDB SET GLOBAL"
+            return "A worker needs READ COMMITTED, which InnoDB logs by rows only. Type: SET GLOBAL binlog_format = 'ROW'"
         return None
 
     def has_waited(self, error: BaseException) -> bool:

@@ -5,16 +5,21 @@ Its options are JSON in the environment variable FAULT_OPTIONS; see `Options`.
 
 import json
 import os
+import pkgutil
 import signal
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 
-from proletarian_sa import JobInterrupted, JobRegistry, QueueWorker, RetryStrategy, RunningJob, backoff, events
+from proletarian_sa import JobInterrupted, JobRegistry, QueueWorker, RetryStrategy, RunningJob, backoff, events, health
+from tests.faults.network import enter
+from tests.faults.refusing import EveryStatement
 from tests.faults.traps import Trap
 from tests.stress import tables
 from tests.stress.application import Log, mark_run
@@ -36,7 +41,15 @@ class Options:
         marks: The database for the marks of runs, by a way that is not disturbed; `url` by default.
         point: Where the process stands still, once, for good: see `traps`.
         sign: The file that is made then.
+        types: The job types that have a handler.
+        more: A function, MODULE:NAME, that is given the registry, adds handlers, and returns more options of `QueueWorker`.
         longest_pause: The cap of the back-off, seconds; None: as it is.
+        first_pause: Its first pause, seconds, which the cap does not shorten; None: as it is.
+        network: The path of the network that it is to be in; None: the test's own.
+        silent: After how many seconds a missing answer is told; None: as it is.
+        statements: A file; while it is there, what it says is executed at the beginning of each transaction of the worker's engine.
+        refuse: Whether the database refuses each statement of the worker's, the first times; see `refusing`.
+        password: A file with the password for each new connection of the worker's engine.
         retries: How often a job that fails is tried again, at once.
     """
 
@@ -47,7 +60,15 @@ class Options:
     marks: str | None = None
     point: str | None = None
     sign: str | None = None
+    types: tuple[str, ...] = ("work", "killer")
+    more: str | None = None
     longest_pause: float | None = None
+    first_pause: float | None = None
+    network: str | None = None
+    silent: float | None = None
+    statements: str | None = None
+    password: str | None = None
+    refuse: bool = False
     retries: int = 0
 
     def environment(self) -> dict[str, str]:
@@ -58,12 +79,23 @@ class Options:
 def make_worker() -> QueueWorker:
     """Build the worker, as a user's application factory would."""
     options = Options(**json.loads(os.environ[VARIABLE]))
+    if options.network is not None:
+        enter(options.network)
     if options.longest_pause is not None:
         shorten_pauses(options.longest_pause)
+    if options.first_pause is not None:
+        shorten_pauses(options.first_pause)
+        vars(backoff)["FIRST"] = options.first_pause
+    if options.silent is not None:
+        vars(health)["SILENT"] = options.silent
     log = Log(options.log)
     threading.excepthook = lambda died: log.write("ThreadDied", str(died.exc_value))
     signal.signal(signal.SIGUSR1, lambda *_: log.write("Threads", sorted(thread.name for thread in threading.enumerate())))
     engine = sa.create_engine(options.url, **options.engine)
+    sa.event.listen(engine, "do_connect", lambda *_: log.write("Connecting", threading.current_thread().name))
+    obey_files(engine, options)
+    if options.refuse:
+        EveryStatement(engine, partial(log.write, "Refused"))
     trap = Trap(engine, options.point, options.sign)
 
     def on_event(event: events.Event) -> None:
@@ -71,11 +103,16 @@ def make_worker() -> QueueWorker:
         events_log(event)
         trap.event(event)
 
-    jobs = make_jobs(options.marks or options.url, trap)
-    given = {"polling_interval": 0.05, "retry": RetryStrategy(retries=options.retries) if options.retries else None}
-    return QueueWorker(
-        engine, jobs, failed_job=note_failure, session_factory=trap.session_factory(), on_event=on_event, **(given | options.worker)
-    )
+    jobs = make_jobs(options.marks or options.url, trap, options.types)
+    given = {
+        "polling_interval": 0.05,
+        "retry": RetryStrategy(retries=options.retries) if options.retries else None,
+        "failed_job": note_failure,
+    }
+    more = pkgutil.resolve_name(options.more)(jobs) if options.more else {}
+    made = QueueWorker(engine, jobs, session_factory=trap.session_factory(), on_event=on_event, **(given | more | options.worker))
+    signal.signal(signal.SIGUSR2, lambda *_: log.write("Health", asdict(made.health)))
+    return made
 
 
 def events_log(event: events.Event) -> None:
@@ -90,11 +127,33 @@ def shorten_pauses(cap: float) -> None:
     backoff.backoff.__kwdefaults__["cap"] = cap
 
 
-def make_jobs(url: str, trap: Trap) -> JobRegistry:
+def obey_files(engine: sa.Engine, options: Options) -> None:
+    """Let files of the test's say what happens on connections of the engine."""
+    if options.statements is not None:
+        statements = Path(options.statements)
+
+        @sa.event.listens_for(engine, "begin")
+        def execute(connection: sa.Connection) -> None:
+            if statements.exists():
+                cursor = connection.connection.cursor()
+                for statement in statements.read_text().splitlines():
+                    cursor.execute(statement)
+                cursor.close()
+
+    if options.password is not None:
+        password = Path(options.password)
+
+        @sa.event.listens_for(engine, "do_connect")
+        def use_it(_dialect: Any, _record: Any, _arguments: Any, parameters: dict[str, Any]) -> None:
+            parameters["password"] = password.read_text()
+
+
+def make_jobs(url: str, trap: Trap, types: Sequence[str]) -> JobRegistry:
     """Build the handlers, with an engine of their own for the rows that tell of each run.
 
-    The payload says what a job does, in this order: `wait`, a file to wait for; `milliseconds` to sleep; `effect`, whether it writes
-    through `job.session`, true unless said otherwise; `ends`: `success`, `failure`, `interrupt`, or `flaky`, a failure at its first run.
+    The payload says what a job does, in this order: `opens`, whether it begins its transaction at once; `wait`, a file to wait for;
+    `milliseconds` to sleep; `effect`, whether it writes through `job.session`, true unless said otherwise; `ends`: `success`,
+    `failure`, `flaky`, a failure at its first run, or `interrupt`, when it is asked to stop, unless the file `calm` is there.
     """
     jobs = JobRegistry()
     marks = tables.patient_engine(url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
@@ -102,6 +161,8 @@ def make_jobs(url: str, trap: Trap) -> JobRegistry:
     def work(payload: dict[str, Any], job: RunningJob) -> None:
         mark_run(marks, job)
         trap.handler(job)
+        if payload.get("opens"):
+            job.session.connection()
         if "wait" in payload:
             wait_for_file(Path(payload["wait"]), job)
         time.sleep(payload.get("milliseconds", 0) / 1000)
@@ -110,10 +171,11 @@ def make_jobs(url: str, trap: Trap) -> JobRegistry:
         ends = payload.get("ends", "success")
         if ends == "failure" or (ends == "flaky" and job.attempts == 1):
             raise LookupError("the job's own reason")
-        if ends == "interrupt" and job.wait(PATIENCE):
+        calm = "calm" in payload and Path(payload["calm"]).exists()
+        if ends == "interrupt" and not calm and job.wait(PATIENCE):
             raise JobInterrupted
 
-    for job_type in ("work", "killer"):
+    for job_type in types:
         jobs.handler(job_type)(work)
     return jobs
 

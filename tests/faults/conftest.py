@@ -6,8 +6,11 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from proletarian_sa import create_all
+from tests.faults.own_server import OwnServer, OwnServers
 from tests.faults.scene import Nursery, Scene
 from tests.servers.database import Database
+from tests.servers.errors import ServerMissingError
 
 
 @pytest.fixture(scope="session")
@@ -30,3 +33,32 @@ def leased_scene(nursery: Nursery, database: Database, queue_engine: sa.Engine, 
     """Return a scene on a new database, with leases."""
     with Scene(nursery, queue_engine, database.kind, "leased", tmp_path) as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def own_servers() -> Iterator[OwnServers]:
+    """Return the servers of this process's own, started when they are asked for."""
+    made = OwnServers()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def own_server(database_kind: str, own_servers: OwnServers) -> OwnServer:
+    """Return a server of each kind that a test may stop, kill and restart, running; it is the same one in each test."""
+    try:
+        return own_servers.get(database_kind)
+    except ServerMissingError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def own_scene(nursery: Nursery, own_server: OwnServer, claim: str, tmp_path: Path) -> Iterator[Scene]:
+    """Return a scene on a new database of the test's own server, with each kind of claim."""
+    with own_server.new_database() as database:
+        engine = database.create_engine(poolclass=sa.NullPool)
+        create_all(engine)
+        with Scene(nursery, engine, database.kind, claim, tmp_path) as made:
+            yield made
+            if not own_server.is_running:
+                own_server.start()

@@ -3,9 +3,11 @@
     python -m tests.faults.nursery
 
 Reads a JSON object a line: `number`, `environment`, `output` (a file for what the process says), `arguments` of the command
-`proletarian-sa`. Writes one for each process that has started, with its `number` and `pid`, and one with its `code` when it has ended.
+`proletarian-sa`, or of the function `main` of a `module`. Writes one for each process that has started, with its `number` and
+`pid`, and one with its `code` when it has ended.
 """
 
+import importlib
 import json
 import os
 import select
@@ -70,7 +72,10 @@ def become(wanted: dict[str, Any]) -> None:
     os.environ.update(wanted["environment"])
     code: Any = 0
     try:
-        cli.main(wanted["arguments"], prog_name="proletarian-sa")
+        if wanted["module"] is None:
+            cli.main(wanted["arguments"], prog_name="proletarian-sa")
+        else:
+            importlib.import_module(wanted["module"]).main(*wanted["arguments"])
     except SystemExit as ended:
         code = ended.code
     except BaseException:  # noqa: BLE001 - as Python does at its end
@@ -89,7 +94,7 @@ def become(wanted: dict[str, Any]) -> None:
 
 def tell(**facts: int) -> None:
     """Write a line."""
-    print(json.dumps(facts), flush=True)
+    print(json.dumps(facts), flush=True)  # noqa: T201 - for the scene to read
 
 
 if __name__ == "__main__":

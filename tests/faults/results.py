@@ -33,7 +33,8 @@ def table(measured: list[dict[str, Any]]) -> str:
     for key in sorted(groups):
         found = groups[key]
         seconds = [facts["recovered"] for facts in found]
-        cells = [*key, f"{median(seconds):.1f} s", *(span([facts[name] for facts in found]) for name in ("attempts", "runs", "lines"))]
+        spans = [span([facts[name] for facts in found]) for name in ("attempts", "runs", "lines")]
+        cells = [*key, f"{median(seconds):.1f} s", *spans]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -47,10 +48,12 @@ def span(numbers: list[int]) -> str:
 def main(folder: str) -> None:
     """Write the table into the page."""
     measured = [json.loads(line) for file in Path(folder).glob("*.jsonl") for line in file.read_text().splitlines()]
+    if not measured:
+        sys.exit(f"Nothing was measured; {PAGE.relative_to(Path.cwd())} is as it was.")
     before, _, rest = PAGE.read_text().partition(BEGIN)
     after = rest.partition(END)[2]
     PAGE.write_text(f"{before}{BEGIN}\n\n{table(measured)}\n\n{END}{after}")
-    print(f"{len(measured)} measurements are in {PAGE.relative_to(Path.cwd())}.")
+    print(f"{len(measured)} measurements are in {PAGE.relative_to(Path.cwd())}.")  # noqa: T201 - it is a program's
 
 
 if __name__ == "__main__":

@@ -29,6 +29,8 @@ PATIENCE = 60.0
 """Seconds that a test waits for what must happen, on a very busy machine too."""
 LEASE = 1.0
 """Seconds; what is in hand of a process that was killed runs again after that."""
+ALONE = 10.0
+"""Seconds that a worker is given for a job while all others stand still."""
 FACTORY = "tests.faults.application:make_worker"
 LOG_LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ ")
 """How a line of the log begins that is no line of a traceback."""
@@ -59,13 +61,20 @@ class Nursery:
 
     def start(self, options: Options, output: Path, *arguments: str) -> "Worker":
         """Start a worker, and return when its process is there."""
+        return self.run(output, "worker", FACTORY, *arguments, environment=options.environment())
+
+    def run(
+        self, output: Path, *arguments: str, module: str | None = None, environment: Mapping[str, str] | None = None
+    ) -> "Worker":
+        """Start the command `proletarian-sa`, or the `main` of a module, and return when its process is there."""
         number = next(self._numbers)
         worker = self._workers[number] = Worker(output)
         wanted = {
             "number": number,
-            "environment": options.environment(),
+            "environment": dict(environment or {}),
             "output": str(output),
-            "arguments": ["worker", FACTORY, *arguments],
+            "arguments": arguments,
+            "module": module,
         }
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(wanted) + "\n")
@@ -177,7 +186,7 @@ class Scene:
         """
         number = len(self.workers)
         given = {"claim": self.claim, "lease": LEASE, **(worker or {})}
-        made = Options(url=url or self.url, marks=self.url, log=str(self.log), worker=given, **options)
+        made = Options(url=url or self.url, log=str(self.log), worker=given, **{"marks": self.url, **options})
         started = self._nursery.start(made, self.folder / f"output{number}", *arguments)
         self.workers.append(started)
         if ready:
@@ -240,15 +249,22 @@ class Scene:
         alive = [worker for worker in workers or self.workers if not worker.ended.is_set()]
         for worker in alive:
             others = [other for other in alive if other is not worker]
+            self.wait(lambda worker=worker, others=others: self._does_a_job(worker, others))
+
+    def _does_a_job(self, worker: Worker, others: list[Worker]) -> bool:
+        """Return whether it was this worker that did a job; another may have come to a stop with it in its hand."""
+        for other in others:
+            other.signal(signal.SIGSTOP)
+        (job_id,) = self.add(1)
+        try:
+            wait_until(lambda: self.told("JobSucceeded", job_id=job_id), timeout=ALONE, pause=0.02)
+        except AssertionError:
+            return False
+        finally:
             for other in others:
-                other.signal(signal.SIGSTOP)
-            ids = self.add(1)
-            try:
-                self.wait_for_end(ids)
-            finally:
-                for other in others:
-                    other.signal(signal.SIGCONT)
-            assert worker.pid in {line["process"] for line in self.told("JobSucceeded", job_id=ids[0])}
+                other.signal(signal.SIGCONT)
+            self.wait(lambda: self.told("JobSucceeded", job_id=job_id))
+        return worker.pid in {line["process"] for line in self.told("JobSucceeded", job_id=job_id)}
 
     def measured(self, fault: str, recovered: float, ids: Iterable[uuid.UUID] | None = None) -> None:
         """Keep a line for the table in the documentation: of jobs in hand when the fault came, by default all.

@@ -41,6 +41,14 @@ def interrupted(_payload, job):
     raise JobInterrupted
 
 
+@jobs.handler("until")
+def wait_for_a_file(payload):
+    """Return when the file is there."""
+    tell("begun")
+    while not os.path.exists(payload):  # noqa: PTH110 - a string is what it is given
+        time.sleep(0.01)
+
+
 def make_worker(worker_id="worker", **options):
     """Make a worker that installs signal handlers."""
     engine = sa.create_engine(os.environ["APP_URL"])
@@ -152,5 +160,10 @@ def asyncio_plain():
     asyncio.run(main())
 
 
+def main(way):
+    """Go one way."""
+    globals()[way]()
+
+
 if __name__ == "__main__":
-    globals()[sys.argv[1]]()
+    main(sys.argv[1])

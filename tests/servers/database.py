@@ -43,6 +43,8 @@ class Database:
     """A table can have a character set of its own."""
     listen: bool = False
     """Sessions can wait for each other's notifications."""
+    copy: bool = False
+    """Rows can be streamed into a table, and inserted as arrays."""
     schemas: bool = True
     """More schemas can be made; see `create_schema`."""
     roles: bool = True
@@ -136,6 +138,7 @@ def new_database(kind: str, version: str, administrator: Administrator) -> Itera
         character_sets=not is_postgresql,
         default_isolation=is_postgresql,
         listen=is_postgresql,
+        copy=is_postgresql,
         transactional_ddl=is_postgresql,
         snapshot_check=kind == "mariadb",
         narrow_returning=kind != "mariadb",

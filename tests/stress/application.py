@@ -77,7 +77,8 @@ class Log:
 
     def write(self, name: str, text: object, job_id: object = None) -> None:
         """Append a line."""
-        line = {"process": os.getpid(), "name": name, "text": text, "job_id": None if job_id is None else str(job_id)}
+        of = None if job_id is None else str(job_id)
+        line = {"process": os.getpid(), "name": name, "text": text, "job_id": of, "at": time.time()}
         os.write(self._file, (json.dumps(line) + "\n").encode())
 
     def event(self, event: events.Event) -> None:

@@ -95,7 +95,8 @@ def main(url: str, log: str, report: str, kills: int) -> None:
             children.add(fork(url, file))
             done["deaths"] += 1
             if child not in killed:
-                print(f"process {child} ended by itself: {os.waitstatus_to_exitcode(status)}", file=sys.stderr, flush=True)
+                sys.stderr.write(f"process {child} ended by itself: {os.waitstatus_to_exitcode(status)}\n")
+                sys.stderr.flush()
         for stopped in [stopped for stopped, since in asleep.items() if now - since > STALL]:
             del asleep[stopped]
             os.kill(stopped, signal.SIGCONT)
