@@ -42,6 +42,7 @@ def main() -> None:
 @main.command()
 @click.argument("target", metavar="MODULE:NAME")
 @click.option("--queue", "queues", multiple=True, help="Which queue, instead of the worker's own; again for more, in strict order.")
+@click.option("--wait-for-tables", is_flag=True, help="Wait for tables that are missing or of an older version, to be migrated.")
 @click.option("--threads", type=click.IntRange(1), help="How many handlers run at the same time.")
 @click.option(
     "--log-level",
@@ -50,7 +51,7 @@ def main() -> None:
     show_default=True,
     help="Used only if the application has not set up logging.",
 )
-def worker(target: str, queues: tuple[str, ...], threads: int | None, log_level: str) -> None:
+def worker(target: str, queues: tuple[str, ...], threads: int | None, log_level: str, *, wait_for_tables: bool) -> None:
     """Run the worker that MODULE:NAME is, or returns.
 
     NAME is a QueueWorker, or a function without arguments that returns one: the app factory. The first SIGTERM or SIGINT lets
@@ -63,7 +64,11 @@ def worker(target: str, queues: tuple[str, ...], threads: int | None, log_level:
     queue_worker = _load(target)
     if not logging.getLogger().handlers:
         logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
-    options = {"queue": queues[0] if len(queues) == 1 else queues or None, "worker_threads": threads}
+    options = {
+        "queue": queues[0] if len(queues) == 1 else queues or None,
+        "worker_threads": threads,
+        "wait_for_tables": wait_for_tables or None,
+    }
     given = {name: value for name, value in options.items() if value is not None}
     try:
         if given:

@@ -7,8 +7,10 @@ import threading
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from proletarian_sa.at_exit import call_at_exit, forget
+from proletarian_sa.backoff import backoff
 from proletarian_sa.clock import as_timedelta
 from proletarian_sa.crew import Crew
+from proletarian_sa.errors import TablesMissing
 from proletarian_sa.factory import load
 from proletarian_sa.handlers import check_callback
 from proletarian_sa.health import Health
@@ -22,6 +24,7 @@ from proletarian_sa.own_connection import past_stale
 from proletarian_sa.rights import check_rights, explained
 from proletarian_sa.runtime import DEFAULT_MAX_CRASHES, Claim, FailedJob, Runtime, build_runtime, prepare
 from proletarian_sa.signals import StopAtSignals
+from proletarian_sa.trouble import Trouble
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 
 MOST_THREADS: Final = 1000
 SHORTEST_INTERVAL: Final = 0.01  # seconds between polls
+WAITING_FOR_TABLES: Final = "waiting for the tables"
 LONGEST_WAIT: Final = dt.timedelta(days=30)  # threads wait for up to 49 days on Windows
 
 
@@ -81,6 +85,8 @@ class QueueWorker:
             are called in the worker's process.
         factory: With `executor="process"`: `MODULE:NAME` of this worker, or of the function without arguments that returns it. The
             command `proletarian-sa worker` gives its own.
+        wait_for_tables: Whether `start` waits for tables that are missing or of an older version, with growing pauses, as where a
+            program starts before its migration. False by default: it raises.
         install_signal_handlers: Stop at SIGTERM, SIGINT and SIGBREAK; needs `start` in the main thread. The first signal calls
             `stop`, beside the application's own handler if there is one; without one, `run` returns after that, or the process
             ends by the signal. The second has its usual effect at once. `stop` puts back what was there. False by default.
@@ -117,6 +123,7 @@ class QueueWorker:
         stop_timeout: dt.timedelta | float = 10.0,
         executor: Literal["thread", "process"] = "thread",
         factory: str | None = None,
+        wait_for_tables: bool = False,
         install_signal_handlers: bool = False,
         worker_id: str | None = None,
         on_event: events.Sink = log_event,
@@ -126,8 +133,9 @@ class QueueWorker:
             raise TypeError(f"worker_threads must be an int, not {worker_threads!r}.")
         if not 1 <= worker_threads <= MOST_THREADS:
             raise ValueError(f"worker_threads must be 1 to {MOST_THREADS}, not {worker_threads}.")
-        if not isinstance(install_signal_handlers, bool):
-            raise TypeError(f"install_signal_handlers must be True or False, not {install_signal_handlers!r}.")
+        for name, given in (("install_signal_handlers", install_signal_handlers), ("wait_for_tables", wait_for_tables)):
+            if not isinstance(given, bool):
+                raise TypeError(f"{name} must be True or False, not {given!r}.")
         _check_executor(executor, factory, claim)
         check_callback(on_polling_error, "on_polling_error", "error")
         check_callback(on_shutdown, "on_shutdown")
@@ -158,7 +166,8 @@ class QueueWorker:
         )
         self._signals = StopAtSignals(self.stop, self._runtime.worker_id, enabled=install_signal_handlers)
         self._crew: Lifecycle | None = None
-        self._stop_asked = False  # since the last start began
+        self._wait_for_tables = wait_for_tables
+        self._stop_asked = threading.Event()  # since the last start began
         self._starting = threading.RLock()  # a sink may call start() or stop()
 
     @property
@@ -210,11 +219,11 @@ class QueueWorker:
     def start(self) -> None:
         """Start the threads, and return. Does nothing if it is running; may be started again after it has stopped.
 
-        A `stop` that is called meanwhile, elsewhere, is obeyed as soon as it has started.
+        A `stop` that is called meanwhile, elsewhere, is obeyed as soon as it has started, or at once while it waits for the tables.
         In a forked child of a process that has used the engine, that gets a new pool, as by `engine.dispose(close=False)`.
 
         Raises:
-            TablesMissing: The tables are not there; the message says what to type.
+            TablesMissing: The tables are not there, and not to be waited for; the message says what to type.
             TablesForeign: A table of that name is not ours.
             RightsMissing: The engine's user may not do what a worker does; the message says what to type.
             DatabaseNotSupported: The server is too old, or the SQLite database is in memory.
@@ -230,17 +239,19 @@ class QueueWorker:
             if self._crew is not None and self._crew.is_alive():
                 self._crew.check_not_stopping()
                 return
-            self._stop_asked = False
+            self._stop_asked.clear()
             self._signals.check()
             self._check_factory()
-            runtime = past_stale(self._prepare, self._runtime.engine)
+            runtime = self._prepare_in_time()
+            if runtime is None:
+                return
             crew = HeldCrew(runtime, self._habits) if runtime.claim == "held" else Crew(runtime, self._habits)
             self._signals.install()
             call_at_exit(self.stop)
             try:
                 crew.start()
                 self._crew = crew
-                if self._stop_asked:
+                if self._stop_asked.is_set():
                     crew.ask_to_stop()
                 self._signals.begin()
                 crew.announce()
@@ -256,6 +267,22 @@ class QueueWorker:
                 "With executor='process' each process makes an engine of its own: give factory='myapp:make_worker', the function "
                 "that returns this worker, or start it by: proletarian-sa worker myapp:make_worker"
             )
+
+    def _prepare_in_time(self) -> Runtime | None:
+        """Return what runs the worker; None if a stop came while it waited for the tables."""
+        emit, worker_id = self._runtime.emit, self._runtime.worker_id
+        trouble = Trouble(emit, worker_id, WAITING_FOR_TABLES, self._runtime.vigil)
+        while True:
+            try:
+                runtime = past_stale(self._prepare, self._runtime.engine)
+            except TablesMissing as missing:
+                if not self._wait_for_tables:
+                    raise
+                if self._stop_asked.wait(trouble.met(missing, backoff)):
+                    return None
+            else:
+                trouble.over()
+                return runtime
 
     def _prepare(self) -> Runtime:
         with explained(self._runtime.engine, self._runtime.tables, "Connecting"):
@@ -283,7 +310,7 @@ class QueueWorker:
         **Transaction:** the worker's own.
         """
         with self._signals.stopping(lambda: self.is_running):
-            self._stop_asked = True
+            self._stop_asked.set()
             forget(self.stop)
             crew = self._crew
             if crew is None or not crew.is_alive():

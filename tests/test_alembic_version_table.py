@@ -58,7 +58,7 @@ def test_without_the_schema_nothing_starts(project: Project, engine: sa.Engine, 
 
 
 def test_one_line_makes_it_first(project: Project, engine: sa.Engine, schema: str):
-    """With `context.execute("CREATE SCHEMA IF NOT EXISTS ...")` before `run_migrations` one command does all, twice."""
+    """Version table inside the queue's schema: with CREATE SCHEMA before `run_migrations` in env.py one command does all, twice."""
     make_it_first(project, schema)
     project.register(f"JobTables(schema={schema!r})")
     for _ in range(2):

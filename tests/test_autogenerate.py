@@ -19,7 +19,7 @@ app = autogenerating.app  # a fixture
 
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_not_installed_yields_what_the_command_writes(app: Project, settings: str) -> None:
-    """Autogenerate writes the very operations of `proletarian-sa revision`, with the mark by which it knows them; then nothing."""
+    """Endless diffs: autogenerate writes the operations of `proletarian-sa revision`, with its mark; after that nothing."""
     of_the_app(app)
     app.configure(MODELS, REGISTERED, SETTINGS[settings])
     says = app.check()
@@ -69,7 +69,7 @@ def test_an_older_version_yields_what_the_command_writes(app: Project, settings:
 
 
 def test_tables_that_no_revision_has_made(app: Project) -> None:
-    """Tables made by `create_all`, in a database that was then stamped, are what they must be."""
+    """Endless diffs: tables made by `create_all`, in a database that was then stamped, are what they must be."""
     of_the_app(app)
     create_all(app.engine)
     app.configure(MODELS, REGISTERED, SETTINGS["all"])

@@ -53,7 +53,7 @@ options |= {{"include_object": include_object}}
 @pytest.mark.parametrize("hidden", FILTERS)
 @pytest.mark.parametrize("models", [REGISTERED, INSIDE], ids=["outside", "inside"])
 def test_filters_of_the_applications_own(app: Project, hidden: str, models: str) -> None:
-    """Whichever side a filter hides our tables on, they are installed once, and then neither dropped nor made again."""
+    """Half-filtered autogenerate: whichever side a filter hides our tables on, they are installed once, and then left alone."""
     app.configure(MODELS, models, FILTERS[hidden])
     app.upgraded()
 
@@ -147,7 +147,7 @@ def test_a_rewriter_of_the_applications_own(app: Project) -> None:
 
 @pytest.mark.parametrize("settings", ["plain", "all"])
 def test_other_tables_are_compared_as_always(app: Project, settings: str) -> None:
-    """A removed model of the application's is a proposal to drop its table, and so is a table that it never had: as without us."""
+    """Autogenerate drops the queue's tables never, but those of removed models, and such as the application never had."""
     of_the_app(app)
     create_all(app.engine)
     with app.engine.begin() as connection:

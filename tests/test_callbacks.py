@@ -34,7 +34,7 @@ def broken(queue_engine):
 
 
 def test_a_polling_error_stops_the_worker_by_default(queue_engine, work, broken):
-    """`:on-polling-error`: an error that waiting does not mend ends in a defined state: the worker has stopped, and says why."""
+    """Policy on polling errors (`:on-polling-error`): what waiting does not mend ends in a defined state, which says why."""
     worker, seen = work(lambda _job: None)
     worker.start()
     broken()
@@ -80,7 +80,7 @@ def test_a_false_verdict_lets_the_worker_go_on(queue_engine, work, broken, verdi
 
 
 def test_a_callback_that_raises_stops_the_worker_loudly(queue_engine, work, broken):
-    """A raising callback does not kill the thread silently: its error and the first one are told, and the worker stops."""
+    """Policy on polling errors: a raising callback kills no thread silently: both errors are told, and the worker stops."""
 
     def fail(_error):
         raise SystemExit("no verdict")

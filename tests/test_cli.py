@@ -5,7 +5,7 @@ import signal
 import pytest
 import sqlalchemy as sa
 
-from proletarian_sa import default_tables
+from proletarian_sa import create_all, default_tables, drop_all
 from tests.command import APP, Command
 from tests.observing import add
 from tests.queue_contents import archived, queued
@@ -45,6 +45,22 @@ def test_an_idle_worker_stops_at_once_and_an_interruptible_job_gives_back(queue_
 
     assert "asked to stop: True" in command.output
     assert [(0, None, None)] == [(row.attempts, row.claimed_by, row.crashes) for row in queued(queue_engine)]
+
+
+def test_a_worker_that_is_started_before_its_migration(engine, environment):
+    """Tables not there yet: with `--wait-for-tables` it waits, naming them, and begins once they are there; a signal ends that."""
+    with Command(f"{APP}:make_worker", "--wait-for-tables", **environment) as command:
+        command.wait_for("waiting for the tables: TablesMissing: ")
+        create_all(engine)
+        add(engine, "tell", "hello")
+        command.wait_for("default hello")
+        command.process.terminate()
+        assert 0 == command.code(), command.output
+    drop_all(engine)
+    with Command(f"{APP}:make_worker", "--wait-for-tables", **environment) as command:
+        command.wait_for("waiting for the tables: TablesMissing: ")
+        command.process.terminate()
+        assert 0 == command.code(), command.output
 
 
 def test_queue_and_threads_replace_the_workers_own(queue_engine, environment):

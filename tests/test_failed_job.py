@@ -291,7 +291,7 @@ def test_a_stop_during_the_callback(app_engine, work):
     assert begun.wait(PATIENCE)
     stopper = threading.Thread(target=worker.stop)
     stopper.start()
-    wait_until(lambda: worker._stop_asked, PATIENCE)
+    wait_until(worker._stop_asked.is_set, PATIENCE)
     go.set()
     stopper.join(PATIENCE)
 

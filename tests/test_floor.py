@@ -10,10 +10,12 @@ import sqlalchemy as sa
 
 from proletarian_sa import ManualClock, default_tables, enqueue, enqueue_many, events
 from proletarian_sa.claimed import ClaimedJob
+from proletarian_sa.dialects import statements_for
 from proletarian_sa.floor import EARLIEST, Floor
 from tests.helpers import wait_until
 from tests.observing import PATIENCE, add, clocked_tables, lapse
 from tests.observing import claim as claim_as_worker
+from tests.plans import capture
 from tests.queue_contents import archived, queued_ids
 from tests.servers.database import Database
 
@@ -188,3 +190,39 @@ def taken(due: dt.datetime) -> ClaimedJob:
         process_at=due,
         token="t",  # noqa: S106
     )
+
+
+def test_dead_tuples(database: Database, queue_engine: sa.Engine) -> None:
+    """Dead tuples: behind somebody's snapshot a full claim steps over all finished jobs, a claim from the floor over none."""
+    database.require("listen")  # where EXPLAIN tells how many pages were read
+    with queue_engine.begin() as connection:
+        enqueue_many(connection, [{"job_type": "work"}] * FINISHED)
+    with queue_engine.connect().execution_options(isolation_level="REPEATABLE READ") as old:
+        old.execute(sa.select(sa.func.count()).select_from(default_tables.job))
+        with queue_engine.begin() as connection:
+            gone = sa.delete(default_tables.job).returning(default_tables.job.c.process_at)
+            last = max(connection.scalars(gone))
+        add(queue_engine)
+        pages = [_pages(queue_engine, since) for since in (EARLIEST, last)]
+
+    assert pages[0] > FINISHED / 200  # of so many entries to a page of the index
+    assert pages[1] < 30
+
+
+FINISHED = 20_000
+
+
+def _pages(engine: sa.Engine, since: dt.datetime) -> int:
+    """Return how many pages a claim reads that looks from then on."""
+    statements = statements_for(engine.dialect, default_tables)
+    captured = []
+    with engine.connect() as connection:
+        with capture(engine) as captured:
+            statements.claim(connection, queue="default", token="t", lease=dt.timedelta(1), limit=1, since=since)  # noqa: S106
+        connection.rollback()
+        claimed = captured[-1]
+        plan = connection.exec_driver_sql(
+            f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {claimed.statement}", claimed.parameters
+        ).scalar()
+        connection.rollback()
+    return int(plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"])

@@ -77,7 +77,7 @@ def values(connection, names):
 
 @pytest.mark.parametrize("uses_session", [False, True])
 def test_a_handler_that_waits_for_longer_than_the_servers_patience(database, app_engine, uses_session):
-    """Idle-in-transaction time-out: a handler that waits for longer than the server's time-outs is finished as usual."""
+    """Idle-in-transaction timeout: a handler that waits for longer than the server's time-outs is finished as usual."""
     database.require("row_locks")
     engine, given = impatient(database)
     seconds = 0.5 if engine.dialect.name == "postgresql" else 1.5

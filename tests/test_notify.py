@@ -102,7 +102,7 @@ def test_savepoints(notified_engine: sa.Engine, heard: Any, way: str) -> None:
 
 
 def test_notifications_are_small(notified_engine: sa.Engine, heard: Any) -> None:
-    """No data of jobs travels in a notification: 32 characters, whatever the payload, the queue or the number of jobs."""
+    """Notification too long: none holds data of jobs: 32 characters, whatever the payload, the queue or the number of jobs."""
     with Session(notified_engine) as session, session.begin():
         enqueue(session, "work", "x" * 20_000, queue=LONG_NAME, tables=NOTIFYING)
         enqueue_many(session, [{"job_type": "work", "queue": LONG_NAME}] * 10_000, tables=NOTIFYING)

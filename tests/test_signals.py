@@ -123,7 +123,7 @@ def test_what_is_ignored_stays_ignored(signalled):
 
 
 def test_start_in_another_thread_is_refused(queue_engine):
-    """With the option: a message that says what to do, before anything is connected or started. Without it: no difference."""
+    """Not the main thread: with the option a message that says what to do, before anything is started; without it no difference."""
     seen = Recorder()
     worker = QueueWorker(sa.create_engine("sqlite:////no/such/place"), print, install_signal_handlers=True, on_event=seen)
     without = QueueWorker(queue_engine, print)

@@ -30,7 +30,7 @@ def schema_of_ones_own(database: Any, engine: sa.Engine, name: str) -> str | Non
 
 @pytest.mark.parametrize("name", NAMES)
 def test_names_in_every_place(database: Any, engine: sa.Engine, name: str):
-    """Custom schema and table names: anything will do; each statement quotes and qualifies, at the first start and the second."""
+    """Custom schema name, table names: anything will do; each statement quotes and qualifies, at the first start and the second."""
     schema = schema_of_ones_own(database, engine, name)
     tables = JobTables(schema=schema, job_table=name, archived_job_table=f"{name}_d")
     for start in range(2):

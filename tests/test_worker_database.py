@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from proletarian_sa import create_all, default_tables, drop_all, events, process_next_job
+from proletarian_sa import TablesMissing, create_all, default_tables, drop_all, events, process_next_job
 from tests.helpers import wait_until
 from tests.observing import PATIENCE, Recorder, add, backends, end_session, session_id, transactions
 from tests.queue_contents import Base, User, archived, queued
@@ -166,8 +166,42 @@ def test_an_error_that_waiting_does_not_mend_stops_the_worker_loudly(queue_engin
     assert 1 == len(seen.of(events.WorkerStopped))
 
 
+def test_tables_that_are_not_there_yet(queue_engine, work):
+    """Tables not there yet: `wait_for_tables` waits quietly, naming them once; the worker begins when they have been installed."""
+    drop_all(queue_engine)
+    worker, seen = work(lambda job: None, wait_for_tables=True)
+    starting = threading.Thread(target=worker.start)
+    starting.start()
+    told = seen.wait_for(events.TransientErrorMet, 2, activity="waiting for the tables")
+    assert not worker.is_running
+    create_all(queue_engine)
+    add(queue_engine)
+    seen.wait_for(events.JobSucceeded)
+    starting.join(PATIENCE)
+
+    assert isinstance(told.exception, TablesMissing)
+    assert default_tables.job.name in str(told.exception)
+    assert 1 == len(seen.of(events.Recovered))
+    assert worker.is_running
+
+
+def test_a_stop_while_it_waits_for_tables(queue_engine, work):
+    """Tables not there yet: `stop` ends the wait at once, and nothing has been started."""
+    drop_all(queue_engine)
+    worker, seen = work(lambda job: None, wait_for_tables=True)
+    starting = threading.Thread(target=worker.start)
+    starting.start()
+    seen.wait_for(events.TransientErrorMet, activity="waiting for the tables")
+    stopped = worker.stop()
+    starting.join(PATIENCE)
+
+    assert [] == stopped
+    assert not starting.is_alive()
+    assert not worker.is_running
+
+
 def test_tables_that_vanish_are_waited_for(queue_engine, work):
-    """Tables dropped under a running worker are a back-off; when they are there again, it goes on."""
+    """Tables not there yet, or not any more: those dropped under a worker are a back-off; when they are there again, it goes on."""
     worker, seen = work(lambda job: None)
     worker.start()
     seen.wait_for(events.WorkerStarted)

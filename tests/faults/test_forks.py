@@ -89,7 +89,7 @@ def facts(server: Worker) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("way", ["engine", "worker", "engine with TLS"])
 def test_a_preloading_server(nursery: Nursery, database: Database, marked_engine: sa.Engine, way: str, tmp_path: Path) -> None:
-    """Several workers from one web app, forks: off a process with a used engine, or a worker; each job runs once, in all."""
+    """Several workers from one web app, engine used before fork, worker started before the fork: each job runs once, in all."""
     options = secured(database) if "TLS" in way else {}
     sign = tmp_path / "sign"
     arguments = [database.url_text, way.partition(" ")[0], json.dumps(options), str(sign)]
