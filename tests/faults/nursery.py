@@ -7,6 +7,7 @@ Reads a JSON object a line: `number`, `environment`, `output` (a file for what t
 `pid`, and one with its `code` when it has ended.
 """
 
+import ctypes
 import importlib
 import json
 import os
@@ -17,6 +18,8 @@ from typing import Any
 
 from proletarian_sa import cli
 
+PR_SET_PDEATHSIG = 1
+"""As linux/prctl.h has it."""
 LOOK = 0.01
 """Seconds between looks for processes that have ended."""
 
@@ -64,6 +67,7 @@ def fork(wanted: dict[str, Any]) -> int:
 def become(wanted: dict[str, Any]) -> None:
     """Run the command as a process of its own would, and end as it would."""
     os.setsid()
+    die_with_parent()
     output = os.open(wanted["output"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -90,6 +94,13 @@ def become(wanted: dict[str, Any]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(code if isinstance(code, int) else 1)
+
+
+def die_with_parent() -> None:
+    """Let the system kill this process when the nursery ends, however that ends; elsewhere than on Linux nothing does."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def tell(**facts: int) -> None:
