@@ -24,12 +24,14 @@ class Condition:
         begin: Bring it about.
         end: End it.
         words: The driver's, one of which the log must have.
+        lines: How many lines the log may have of it.
     """
 
     fault: str
     begin: Callable[[], object]
     end: Callable[[], object]
     words: tuple[str, ...]
+    lines: int = MOST_LINES
 
 
 def go_through(scene: Scene, worker: Worker, condition: Condition, **payload: Any) -> None:
@@ -55,7 +57,7 @@ def go_through(scene: Scene, worker: Worker, condition: Condition, **payload: An
     news = worker.lines()[lines:]
 
     assert worker.code is None
-    assert len(news) <= MOST_LINES, "\n".join(news)
+    assert len(news) <= condition.lines, "\n".join(news)
     scene.measured(condition.fault, recovered, ids)
 
 
@@ -91,5 +93,5 @@ def meet_idle(scene: Scene, worker: Worker, condition: Condition) -> None:
     news = worker.lines()[lines:]
 
     assert worker.code is None
-    assert len(news) <= MOST_LINES, "\n".join(news)
+    assert len(news) <= condition.lines, "\n".join(news)
     scene.measured(condition.fault, recovered, ids)

@@ -1,4 +1,4 @@
-"""The disk that has the tables is full for a while: a real one, small, mounted for the test by whoever may."""
+"""The disk that has the tables is full for a while: a real one, mounted for the test by whoever may; or InnoDB's share of it."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from proletarian_sa import create_all
-from tests.faults.conditions import Condition, go_through
+from tests.faults.conditions import MOST_LINES, Condition, go_through
 from tests.faults.durations import LONGEST_PAUSE
 from tests.faults.own_server import OwnServer
 from tests.faults.scene import Nursery, Scene
@@ -73,6 +73,65 @@ def disk(own_server: OwnServer) -> Iterator[Disk]:
     made = Disk((own_server.node.folder / "data").stat().st_uid)
     yield made
     made.close()
+
+
+class Tablespace:
+    """A file of InnoDB's that may not grow, and has the queue's tables; who makes room starts the server anew."""
+
+    def __init__(self, server: OwnServer) -> None:
+        self._server = server
+        size = (server.node.folder / "data" / "ibdata1").stat().st_size // 2**20
+        self._start(size + 16)
+
+    def _start(self, most: int) -> None:
+        self._server.restart("fast", f"--innodb-data-file-path=ibdata1:12M:autoextend:max:{most}M")
+
+    def create(self, engine: sa.Engine) -> None:
+        """Make the queue's tables in it."""
+        self._server.ask("SET GLOBAL innodb_file_per_table = OFF")
+        create_all(engine)
+        with engine.begin() as connection:
+            connection.exec_driver_sql("CREATE TABLE filling (id INTEGER PRIMARY KEY AUTO_INCREMENT, it LONGBLOB)")
+        self._server.ask("SET GLOBAL innodb_file_per_table = ON")
+        self._engine = engine
+
+    def fill(self) -> None:
+        """Leave no room."""
+        for size in (200_000, 20_000, 2000, 200):
+            with suppress(sa.exc.OperationalError), self._engine.connect() as connection:
+                while True:
+                    connection.exec_driver_sql("INSERT INTO filling (it) VALUES (REPEAT('x', %s))", (size,))
+                    connection.commit()
+
+    def make_room(self) -> None:
+        """Let it grow."""
+        self._start(1024)
+
+
+@pytest.fixture
+def tight_scene(nursery: Nursery, own_server: OwnServer, claim: str, tmp_path: Path) -> Iterator[tuple[Scene, Tablespace]]:
+    """Return a scene with the queue's tables in a tablespace; the others have files of their own."""
+    if own_server.kind != "mysql":  # MariaDB's has the undo log too: nothing at all can be written, and 10.11 crashes
+        pytest.skip("no tablespace of the tables alone")
+    space = Tablespace(own_server)
+    with own_server.new_database() as database:
+        engine = database.create_engine(poolclass=sa.NullPool)
+        space.create(engine)
+        with Scene(nursery, engine, database.kind, claim, tmp_path) as made:
+            yield made, space
+
+
+def test_tablespace_full(tight_scene: tuple[Scene, Tablespace]) -> None:
+    """Disk full: likewise where it is the tablespace, whose growth takes a restart."""
+    scene, space = tight_scene
+    worker = scene.start(worker={"worker_threads": 2}, longest_pause=LONGEST_PAUSE)
+    fault = "tablespace full, server restarted with a larger one"
+    condition = Condition(fault, space.fill, space.make_room, ("is full",), lines=2 * MOST_LINES)
+    go_through(scene, worker, condition, padding=PADDING)
+
+    scene.check()
+    scene.check_alive()
+    assert 0 == worker.stop()
 
 
 @pytest.fixture
