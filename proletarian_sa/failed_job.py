@@ -67,7 +67,8 @@ class Called:
         assert decision.exception is not None
         job = RunningJob(decision.claimed, decision.payload, lambda: HeldTransaction(runtime, decision.claimed, connection, commit))
         try:
-            result_of(contextvars.Context().run(runtime.failed_job, job, decision.exception), "failed_job")
+            with runtime.vigil.aside():
+                result_of(contextvars.Context().run(runtime.failed_job, job, decision.exception), "failed_job")
             if job._transaction is not None:
                 job._transaction.complete()
         except BaseException as error:

@@ -22,10 +22,12 @@ class Floor:
     a claim that looks for the oldest job steps over all of them. Most claims therefore begin at the due time of the last job that
     the worker has taken. What becomes due behind it (late commits, lapsed leases, jobs that a rolled-back claim had locked, clocks
     that were set) is found by the next full claim: there is one whenever `RATIO` times as long as the last one took has passed. So
-    they cost a twentieth of the time at most, and find late jobs after twenty times the duration of a claim.
+    they cost a twentieth of the time at most, where none takes more than half a second, and find late jobs after twenty times the
+    duration of a claim, or after `LONGEST`, if that is less: a claim that took long may have waited for a locked table.
     """
 
     RATIO: Final = 20
+    LONGEST: Final = 10.0  # seconds
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -44,6 +46,6 @@ class Floor:
         """Take note of a claim that looked from `since` on, began at that time on the monotonic clock, and took these jobs."""
         if since == EARLIEST:
             now = self._monotonic()
-            self._next_full = now + self.RATIO * (now - began)
+            self._next_full = now + min(self.RATIO * (now - began), self.LONGEST)
         if jobs:
             self._floor = max(job.process_at for job in jobs)

@@ -56,6 +56,17 @@ class Vigil:
         finally:
             del self._asked[thread]
 
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Do not count this block, in which the application's own code runs; what this thread waited for counts anew after it."""
+        thread = threading.get_ident()
+        asked = self._asked.pop(thread, None)
+        try:
+            yield
+        finally:
+            if asked is not None:
+                self._asked[thread] = (time.monotonic(), asked[1])
+
     def failed(self, activity: str, error: BaseException) -> None:
         """Take note of an error."""
         since = self._failing.get(activity, (time.monotonic(),))[0]

@@ -126,6 +126,7 @@ class _Inserter:
     def _groups(self, rows: Iterable[ReadRow]) -> Iterator[tuple[list[NewRow], RowWriter]]:
         """Give the rows with what inserts them: in each group all have an id, or none has."""
         writer = None
+        read = 0
         for chunk in _chunks(rows):
             if writer is None:
                 now = self._statements.read_clock(self._connection)
@@ -135,4 +136,5 @@ class _Inserter:
             timed = due_times.of(chunk)
             for _to_be_made, group in groupby(timed, key=lambda row: row[_JOB_ID] is None):
                 yield list(group), writer
-            announce_rows(self._connection, self._statements, now, timed)
+            read += len(chunk)
+            announce_rows(self._connection, self._statements, now, timed, read)

@@ -21,6 +21,17 @@ def _has_autoincrement(connection: sa.Connection, table: str) -> bool:
     return "AUTOINCREMENT" in connection.exec_driver_sql("SELECT sql FROM sqlite_master WHERE name = ?", (table,)).scalar_one()
 
 
+def storage(connection: sa.Connection, name: str, schema: str | None) -> list[str]:
+    """Return the storage parameters of a table, where a database has them for each."""
+    if connection.dialect.name != "postgresql":
+        return []
+    query = sa.text(
+        "SELECT unnest(reloptions) FROM pg_class WHERE relname = :name"
+        " AND relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = coalesce(:schema, current_schema())) ORDER BY 1"
+    )
+    return list(connection.scalars(query, {"name": name, "schema": schema}))
+
+
 def catalogue(engine: Engine, tables: JobTables) -> dict[str, Any]:
     """Return what the database says of the two tables."""
     found: dict[str, Any] = {}
@@ -52,6 +63,7 @@ def catalogue(engine: Engine, tables: JobTables) -> dict[str, Any]:
                     )
                     for index in sorted(inspector.get_indexes(table.name, schema), key=lambda one: str(one["name"]))
                 ],
+                "storage": storage(connection, table.name, schema),
                 "options": inspector.get_table_options(table.name, schema) if mysql_family else {},
             }
     return found

@@ -21,7 +21,7 @@ from proletarian_sa import (
     enqueue,
 )
 from proletarian_sa.cli import main
-from tests.catalogue import catalogue
+from tests.catalogue import catalogue, storage
 from tests.checking import check
 from tests.native_client import feed
 from tests.original import Original
@@ -114,7 +114,7 @@ def test_the_original_works_on_both(original: sa.Engine):
 
 
 def test_the_way_back_leaves_what_the_original_has(original: sa.Engine):
-    """After the downgrade there are its columns and its index only, and what is said about its tables is said again."""
+    """After the downgrade there are its columns and index only, stored as before; what is said about its tables is said again."""
     run_alembic("upgrade", "head")
     with original.begin() as connection:
         enqueue(connection, "greet", [1])
@@ -122,6 +122,8 @@ def test_the_way_back_leaves_what_the_original_has(original: sa.Engine):
 
     assert left_by_the_original(original) == {kind: (set(columns), indexes) for kind, (columns, indexes) in shape(original).items()}
     assert 5 == len(contents(original)["job"])
+    with original.connect() as connection:
+        assert [] == storage(connection, "job", tables(original)["job"].schema)
     with pytest.raises(TablesForeign, match=ADVICE):
         check_tables(original)
 

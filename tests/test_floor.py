@@ -177,6 +177,18 @@ def test_when_a_claim_is_full() -> None:
     assert NOON - dt.timedelta(hours=1) == floor._floor
 
 
+def test_one_slow_claim() -> None:
+    """A full claim that waited for long, as for a locked table, makes late jobs wait for ten seconds at most."""
+    now = [0.0]
+    floor = Floor(lambda: now[0])
+    now[0] = 60.0
+    floor.claimed(EARLIEST, 0.0, [taken(NOON)])
+    during = floor.since()
+    now[0] = 70.0
+
+    assert (NOON, EARLIEST) == (during, floor.since())
+
+
 def taken(due: dt.datetime) -> ClaimedJob:
     """Return a job that was due then."""
     return ClaimedJob(

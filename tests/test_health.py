@@ -125,6 +125,29 @@ def test_it_is_told_only_of_questions(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told == len(seen.events)
 
 
+def test_a_slow_callback_is_no_silence(claim: str, queue_engine: sa.Engine, work: Callable[..., Any]) -> None:
+    """While `failed_job` takes its time, nothing is asked of the database, and health does not blame it."""
+    begun, go = threading.Event(), threading.Event()
+
+    def failed_job(_job: Any, _error: BaseException) -> None:
+        begun.set()
+        go.wait(PATIENCE)
+
+    def handler(_job: Any) -> None:
+        raise ValueError("no good")
+
+    worker, seen = work(handler, failed_job=failed_job, polling_interval=3600.0)
+    worker.start()
+    add(queue_engine)
+    assert begun.wait(PATIENCE)
+    wait_until(lambda: not worker.health.reason.startswith("claiming"), timeout=PATIENCE)
+    during = worker.health
+    go.set()
+    seen.wait_for(events.JobFailed)
+
+    assert (0.0, "") == (during.stalled_for, during.reason)
+
+
 def break_the_claims(engine: sa.Engine) -> None:
     """Let each claim fail by an error that waiting does not mend."""
 

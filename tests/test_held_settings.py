@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from proletarian_sa import events
-from proletarian_sa.dialects.planner import TOUCHED
+from proletarian_sa.dialects.planner import TOUCHED, is_direct
 from tests.observing import PATIENCE, add
 from tests.proxies import Proxy
 from tests.servers.database import Database
@@ -123,6 +123,17 @@ def test_behind_a_pooler_each_transaction_is_told(pooler: Pooler, queue_engine: 
     assert told >= 3
     assert {("on", "off")} == {(seen["enable_seqscan"], seen["enable_sort"]) for seen in jobs.seen}
     assert {("on", "off", "77s")} == {_shown(one) for one in after}
+
+
+def test_asking_leaves_no_transaction(pooler: Pooler) -> None:
+    """Idle transactions: behind a pooler, too, nothing is open when a connection has been set up."""
+    engine = sa.create_engine(pooler.url)
+    with engine.connect() as connection:
+        direct = is_direct(connection)
+        open_still = connection.in_transaction()
+    engine.dispose()
+
+    assert (False, False) == (direct, open_still)
 
 
 def _shown(settings: dict[str, str]) -> tuple[str, str, str]:

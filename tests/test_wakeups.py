@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from proletarian_sa import DatabaseIds, Job, JobTables, create_all, enqueue, enqueue_many, events
 from proletarian_sa.runtime import build_runtime
-from proletarian_sa.wakeups import stations
+from proletarian_sa.wakeups import pending, stations
 from tests.helpers import wait_until
 from tests.observing import PATIENCE, add
 
@@ -32,18 +32,18 @@ WAYS: dict[str, Callable[[Session], object]] = {
 }
 
 
-def station_of(engine: sa.Engine, **options: Any) -> tuple[Any, stations.Station]:
-    """Return where workers on this engine wait, and the runtime with which to leave."""
+def station_of(engine: sa.Engine, **options: Any) -> stations.Station:
+    """Return where workers on this engine wait."""
     runtime = build_runtime(engine, lambda *_: None, **{"queue": "default"} | options)
-    return runtime, stations.join(runtime)
+    return stations.join(runtime)
 
 
 @pytest.fixture
 def waiting(queue_engine: sa.Engine) -> Iterator[stations.Station]:
     """Return where a worker of the queue `default` waits."""
-    runtime, station = station_of(queue_engine)
+    station = station_of(queue_engine)
     yield station
-    stations.leave(runtime, station)
+    stations.leave(station)
 
 
 def test_a_commit_wakes(queue_engine: sa.Engine, waiting: stations.Station) -> None:
@@ -131,6 +131,26 @@ def test_future_jobs_wake_nobody(queue_engine: sa.Engine, waiting: stations.Stat
     assert 0 == waiting.wakes
 
 
+@pytest.mark.parametrize("rows", [2, 1100])  # in one chunk, in two
+def test_each_queue_of_many_jobs_is_woken(queue_engine: sa.Engine, waiting: stations.Station, rows: int) -> None:
+    """Jobs that are enqueued together are due one microsecond apart, which makes none of them one for later."""
+    queues = [*["another"] * (rows - 1), "default"]
+    with queue_engine.begin() as connection:
+        enqueue_many(connection, [{"job_type": "work", "queue": queue} for queue in queues])
+
+    assert 1 == waiting.wakes
+
+
+def test_an_enqueueing_signal_handler() -> None:
+    """A signal handler that enqueues does not wait for the code that it has interrupted, which prepares the engine for that."""
+    with pending._telling:
+        again = pending._telling.acquire(blocking=False)
+        if again:
+            pending._telling.release()
+
+    assert again
+
+
 def test_other_queues_and_tables_wake_nobody(queue_engine: sa.Engine, waiting: stations.Station) -> None:
     """A job of another queue, or of other tables in the same database, wakes nobody."""
     others = JobTables(job_table="other_job", archived_job_table="other_archived_job")
@@ -145,12 +165,12 @@ def test_ids_made_by_the_database(queue_engine: sa.Engine) -> None:
     """A job that is inserted at once, because the database makes its id, wakes with the commit."""
     tables = JobTables(job_table="n_job", archived_job_table="n_archived_job", job_ids=DatabaseIds())
     create_all(queue_engine, tables=tables)
-    runtime, station = station_of(queue_engine, tables=tables)
+    station = station_of(queue_engine, tables=tables)
     with Session(queue_engine) as session:
         enqueue(session, "work", tables=tables)
         before = station.wakes
         session.commit()
-    stations.leave(runtime, station)
+    stations.leave(station)
 
     assert (0, 1) == (before, station.wakes)
 
@@ -187,9 +207,9 @@ def test_which_engines_are_the_same_database(database: Any, queue_engine: sa.Eng
     database.engines.append(secret)
     add(secret)
     by_creator = waiting.wakes
-    runtime, station = station_of(secret)
+    station = station_of(secret)
     add(secret.execution_options(any="thing"))
-    stations.leave(runtime, station)
+    stations.leave(station)
 
     assert (1, 1, 1) == (same, by_creator, station.wakes)
 
@@ -266,8 +286,8 @@ def test_nothing_is_kept(queue_engine: sa.Engine, waiting: stations.Station) -> 
 
 def test_without_a_worker_nothing_is_done(queue_engine: sa.Engine) -> None:
     """In a process without workers the engine is left as it was, and nothing is noted."""
-    runtime, station = station_of(queue_engine)
-    stations.leave(runtime, station)
+    station = station_of(queue_engine)
+    stations.leave(station)
     before = set(vars(queue_engine.dialect))
     with queue_engine.connect() as connection:
         enqueue(connection, "work")

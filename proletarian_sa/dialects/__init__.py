@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from proletarian_sa.dialects import schema_names
+from proletarian_sa.dialects import schema_names, storage
 from proletarian_sa.dialects.base import Archived, Statements
 from proletarian_sa.dialects.bulk import NewRow, RowWriter, made_id
 from proletarian_sa.dialects.mysql import MySQLStatements
@@ -27,6 +27,7 @@ _BY_DIALECT: Final[dict[str, type[Statements]]] = {
 }
 
 schema_names.install()
+storage.install()
 
 
 def statements_for(dialect: Dialect, tables: JobTables) -> Statements:

@@ -11,6 +11,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.schema import CreateSchema, CreateTable
 
 from proletarian_sa.dialects.definitions import Definitions, in_order
+from proletarian_sa.dialects.storage import STORAGE, is_claimed_from
 from proletarian_sa.types import MYSQL_FAMILY
 
 if TYPE_CHECKING:
@@ -36,6 +37,10 @@ class PostgreSQLDefinitions(Definitions):
         # CREATE SCHEMA IF NOT EXISTS asks for the right to create one even where it is there.
         there = f"SELECT FROM pg_catalog.pg_namespace WHERE nspname = {self._literal(schema)}"
         return f"DO {tag}\nBEGIN\n    IF NOT EXISTS ({there}) THEN\n        {create};\n    END IF;\nEND\n{tag}"
+
+    def create(self, table: sa.Table) -> list[str]:
+        made, *indexes = super().create(table)
+        return [f"{made} WITH ({STORAGE})" if is_claimed_from(table) else made, *indexes]
 
     def change_type(self, column: sa.Column[Any], stored: TypeEngine[Any], there: Collection[str]) -> str:
         name, kind = self.quote(column.name), self.type(column.type)

@@ -55,10 +55,16 @@ def is_direct(connection: Connection) -> bool:
     """Return whether no pooler stands before the server: what is set for this session is then not met by another client.
 
     The number of the session is told twice: when it begins, which a pooler answers itself, and by the server when it is asked.
+
+    **Transaction:** none is left open.
     """
     driver: Any = connection.connection.driver_connection
     told = getattr(getattr(driver, "info", None), "backend_pid", None)  # psycopg and psycopg2
-    return told is not None and told == connection.execute(sa.select(sa.func.pg_backend_pid())).scalar()
+    if told is None:
+        return False
+    asked = connection.execute(sa.select(sa.func.pg_backend_pid())).scalar()
+    connection.rollback()
+    return bool(told == asked)
 
 
 def settle(connection: Connection, values: Mapping[str, str]) -> dict[str, str]:

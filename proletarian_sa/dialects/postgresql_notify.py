@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import sqlalchemy as sa
 
 from proletarian_sa.dialects.planner import IN_ORDER, settings
+from proletarian_sa.moments import LATEST, moment
 from proletarian_sa.types import UTCDateTime, current_time, statement_time
 
 if TYPE_CHECKING:
@@ -28,9 +29,11 @@ class PostgreSQLNotifications:
         columns = job.c
         of_queue = columns.queue == sa.bindparam("of_queue")
         # After an empty claim, due jobs are in hand, or locked: few. A lease is over at its time, a lock at any.
-        taken = sa.select(sa.func.min(sa.func.coalesce(columns.lease_until, columns.process_at)))
-        next_taken = taken.where(of_queue, columns.process_at <= statement_time()).scalar_subquery()
-        later = sa.select(columns.process_at).where(of_queue, columns.process_at > statement_time())
+        free = sa.func.coalesce(columns.lease_until, columns.process_at)
+        latest = sa.literal(moment(LATEST), UTCDateTime())  # somebody may have put a job off to `infinity`, which no driver reads
+        taken = sa.select(sa.func.min(free)).where(of_queue, columns.process_at <= statement_time(), free <= latest)
+        next_taken = taken.scalar_subquery()
+        later = sa.select(columns.process_at).where(of_queue, columns.process_at > statement_time(), columns.process_at <= latest)
         next_due = later.order_by(columns.process_at).limit(1).scalar_subquery()
         self._next = sa.select(
             sa.type_coerce(sa.func.least(next_taken, next_due), UTCDateTime()), sa.type_coerce(current_time(), UTCDateTime())
@@ -65,7 +68,7 @@ class PostgreSQLNotifications:
         """Return in how many seconds the next job can be taken, by the database's clock."""
         connection.execute(self._plan_in_order)
         found = [connection.execute(self._next, {"of_queue": queue}).one() for queue in queues]
-        return min(((moment - now).total_seconds() for moment, now in found if moment is not None), default=None)
+        return min(((due - now).total_seconds() for due, now in found if due is not None), default=None)
 
 
 class PsycopgEar:

@@ -67,8 +67,13 @@ def announce_elsewhere(connection: Connection, statements: Statements, queue: st
         statements.notifications.send(connection, topic)
 
 
-def announce_rows(connection: Connection, statements: Statements, now: dt.datetime, rows: Sequence[tuple[Any, ...]]) -> None:
+def announce_rows(
+    connection: Connection, statements: Statements, now: dt.datetime, rows: Sequence[tuple[Any, ...]], moved: int
+) -> None:
     """Announce many jobs, of which `row[1]` is the queue and `row[-1]` when it is due, as `moments` counts.
+
+    `moved`: for how many microseconds at the most a row was put behind others that would be due with it. They have passed when
+    all are inserted.
 
     **Transaction:** as `announce`.
     """
@@ -81,7 +86,8 @@ def announce_rows(connection: Connection, statements: Statements, now: dt.dateti
         if queue not in soonest or due < soonest[queue]:
             soonest[queue] = due
     for queue, due in soonest.items():
-        announce(connection, statements, queue, dt.timedelta(microseconds=max(due - counted, 0)))
+        delay = due - counted if due - counted > moved else 0
+        announce(connection, statements, queue, dt.timedelta(microseconds=delay))
 
 
 @lru_cache(maxsize=1000)

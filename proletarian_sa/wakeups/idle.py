@@ -42,13 +42,17 @@ class Idle:
     def __enter__(self) -> Self:
         self._station = stations.join(self._runtime)
         if self._runtime.tables.notify and self._runtime.statements.notifications is not None:
-            self._listener = listener.attach(self)
+            try:
+                self._listener = listener.attach(self)
+            except BaseException:
+                stations.leave(self._here)
+                raise
         return self
 
     def __exit__(self, *_error: object) -> None:
         if self._listener is not None:
             listener.detach(self._listener, self)
-        stations.leave(self._runtime, self._here)
+        stations.leave(self._here)
 
     @property
     def runtime(self) -> Runtime:

@@ -72,12 +72,21 @@ class Listener:
 
     def start(self) -> None:
         """Begin to listen."""
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:
+            self._bell.close()
+            self._ring.close()
+            raise
 
     def add(self, subscriber: Subscriber) -> None:
         """Wake this one, too."""
         with self._lock:
             self._subscribers += (subscriber,)
+
+    def introduce(self, subscriber: Subscriber) -> None:
+        """Tell one that has just been added what the others have been told."""
+        with self._lock:
             state = self._state
         if state is not None:
             _tell([subscriber], state)
@@ -223,8 +232,9 @@ def attach(subscriber: Subscriber) -> Listener | None:
             listener.add(subscriber)
             listener.start()
             _here.by_dialect[runtime.engine.dialect] = listener
-        else:
-            listener.add(subscriber)
+            return listener
+        listener.add(subscriber)
+    listener.introduce(subscriber)  # not in there: a sink may wait for somebody who wants that lock
     return listener
 
 

@@ -23,7 +23,7 @@ Note = Due | str
 
 _PENDING: Final = "proletarian_sa_enqueued"  # key of Connection.info
 _DATABASE: Final = "proletarian_sa_database"  # attribute of a dialect that was told
-_telling: Final = threading.Lock()
+_telling: Final = threading.RLock()  # a signal handler may enqueue, too; what it tells twice does no harm
 
 
 class _Part:

@@ -33,13 +33,15 @@ class Station:
     tables.
 
     Attributes:
+        key: Under which it is known.
         changed: Guards what follows, and is notified of every change. Reentrant: a signal handler may commit.
         wakes: How often all who wait were woken.
         more: One of those who wait is to look, because there may be more jobs than those that were just taken.
         polled_at: When a claim was last sent, on the monotonic clock.
     """
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, key: Any) -> None:
+        self.key = key
         self.database = database_of(runtime.engine.url, runtime.engine.dialect)
         self.table = runtime.tables.job.fullname
         self.queues = frozenset(runtime.queues)
@@ -91,19 +93,19 @@ def join(runtime: Runtime) -> Station:
     with _here.lock:
         station = _here.by_key.get(key)
         if station is None:
-            station = _here.by_key[key] = Station(runtime)
+            station = _here.by_key[key] = Station(runtime, key)
             _here.all = tuple(_here.by_key.values())
         station.members += 1
     return station
 
 
-def leave(runtime: Runtime, station: Station) -> None:
+def leave(station: Station) -> None:
     """Take note that a worker has stopped; another one is to poll."""
     with _here.lock:
         station.hand_on()
         station.members -= 1
-        if not station.members and _here.by_key.get(_key(runtime)) is station:
-            del _here.by_key[_key(runtime)]
+        if not station.members and _here.by_key.get(station.key) is station:
+            del _here.by_key[station.key]
             _here.all = tuple(_here.by_key.values())
 
 

@@ -57,6 +57,8 @@ class Database:
     """A session can be told to refuse locks on rows that have changed since the statement began to read."""
     transactional_ddl: bool = False
     """A rolled-back transaction leaves no table behind, in Alembic's judgement of the driver too."""
+    storage_parameters: bool = False
+    """Each table can be told how it is stored."""
     engines: list[sa.Engine] = field(default_factory=list)
     created_schemas: list[str] = field(default_factory=list)
     created_roles: list[str] = field(default_factory=list)
@@ -140,6 +142,7 @@ def new_database(kind: str, version: str, administrator: Administrator) -> Itera
         listen=is_postgresql,
         copy=is_postgresql,
         transactional_ddl=is_postgresql,
+        storage_parameters=is_postgresql,
         snapshot_check=kind == "mariadb",
         narrow_returning=kind != "mariadb",
         two_phase=administrator.can_prepare(),
