@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sqlalchemy import exc
@@ -13,12 +13,14 @@ from proletarian_sa.turns import NO_TURN, take_turn
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from sqlalchemy.engine import Connection, Engine
+    from sqlalchemy.engine import Connection, Dialect, Engine
 
 Result = TypeVar("Result")
 
 MOST_STALE: Final = 100
 """How many connections in a row may be found stale in a pool that does not tell how many wait in it."""
+
+_TAUGHT: Final = "proletarian_sa_resets"  # attribute of a dialect: see close_what_cannot_be_reset
 
 INSISTED: Final = "proletarian_sa_insisted"
 """Execution option of an engine of ours: the options that each connection is to be given by itself."""
@@ -68,6 +70,27 @@ def past_stale(begin: Callable[[], Result], engine: Engine) -> Result:
                     connection_invalidated=stale,
                     dialect=dialect,
                 ) from error
+
+
+def close_what_cannot_be_reset(dialect: Dialect) -> None:
+    """Let a connection that has lost its server be given back to the pool, where its isolation level is to be set as it was before.
+
+    SQLAlchemy lets the driver's error through there: what has been committed would look as if it had failed, and the pool would
+    never have the connection back, nor make another in its place. Closed, it is found stale at its next use.
+    """
+    if _TAUGHT in dialect.__dict__:
+        return
+    reset = dialect.reset_isolation_level
+
+    def reset_or_close(connection: Any) -> None:
+        try:
+            reset(connection)
+        except dialect.loaded_dbapi.Error:
+            with suppress(Exception):  # it may be closed already
+                connection.close()
+
+    setattr(dialect, _TAUGHT, True)
+    dialect.__dict__["reset_isolation_level"] = reset_or_close
 
 
 class OwnConnection:

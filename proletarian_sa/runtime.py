@@ -22,7 +22,7 @@ from proletarian_sa.installed import check_version_once
 from proletarian_sa.log import emitter, is_quiet, log_event
 from proletarian_sa.models import JobTables, check_job_tables, default_tables
 from proletarian_sa.names import check_name
-from proletarian_sa.own_connection import INSISTED
+from proletarian_sa.own_connection import INSISTED, close_what_cannot_be_reset
 from proletarian_sa.turns import taking_turns
 
 if TYPE_CHECKING:
@@ -199,6 +199,7 @@ def prepare(runtime: Runtime) -> Runtime:
     # SQLAlchemy lets what the application's engine was given, if it was, win over what an engine made from it is given.
     insisted = {INSISTED: options} if options.keys() & engine.get_execution_options().keys() else {}
     turns = {} if statements.row_locks else taking_turns(engine)
+    close_what_cannot_be_reset(engine.dialect)
     own_engine = engine.execution_options(**options, **insisted, **turns)
     return replace(runtime, engine=own_engine, options=options, tokens=ClaimTokens(runtime.worker_id), vigil=Vigil())
 

@@ -7,7 +7,9 @@ from contextlib import suppress
 import pytest
 import sqlalchemy as sa
 
+from proletarian_sa import process_next_job
 from proletarian_sa.own_connection import OwnConnection
+from tests.observing import add, end_session
 
 
 def test_what_was_not_set_is_not_restored(engine):
@@ -31,6 +33,41 @@ def test_what_was_not_set_is_not_restored(engine):
     assert ["before"] == restored
     assert not own.is_open
     assert 0 == engine.pool.checkedout()
+
+
+@pytest.mark.parametrize("claim", ["leased", "held"])
+def test_a_connection_that_is_lost_as_it_is_given_back(database, queue_engine, claim):
+    """Session never cleaned after a lost connection: what was committed stands, and the pool has room for another connection."""
+    database.require("server")
+    engine = database.create_engine(pool_size=1, max_overflow=0, pool_timeout=1)
+    left, roll_back = [], engine.dialect.do_rollback
+
+    def roll_back_and_lose(connection):
+        roll_back(connection)
+        left[0] -= 1
+        if not left[0]:
+            driver = getattr(connection, "dbapi_connection", connection)
+            end_session(queue_engine, driver.thread_id() if hasattr(driver, "thread_id") else driver.info.backend_pid)
+
+    engine.dialect.do_rollback = roll_back_and_lose
+    outcomes = []
+    for number in range(1, RETURNS):
+        left[:] = [number]
+        add(queue_engine)
+        with suppress(sa.exc.OperationalError):  # where the claim met a connection that was lost before it
+            outcomes.append(process_next_job(engine, lambda *_: None, claim=claim))
+        assert 0 == engine.pool.checkedout()
+    met_all = left[0] > 0
+    left[:] = [0]
+    while outcome := process_next_job(engine, lambda *_: None, claim=claim):
+        outcomes.append(outcome)
+
+    assert ["succeeded"] * (RETURNS - 1) == [outcome.status for outcome in outcomes]
+    assert met_all
+
+
+RETURNS = 8
+"""More than there are times when a job gives a connection back."""
 
 
 def test_a_server_that_closes_new_connections_is_not_asked_again(database):

@@ -131,8 +131,8 @@ class Siege:
         self._calm.touch()
         job = default_tables.job
         with self.scene.engine.begin() as connection:
-            due = sa.update(job).where(job.c.job_id.in_(self._waiting)).values(process_at=job.c.enqueued_at)
-            connection.execute(due)
+            for job_id in self._waiting:  # one by one: several in a small table are looked for in all of it, and locks waited for
+                connection.execute(sa.update(job).where(job.c.job_id == job_id).values(process_at=job.c.enqueued_at))
         queues = [self._queue(point) for point in (0, *(point for point, _ in points))]
         arguments = [argument for queue in ("default", *queues) for argument in ("--queue", queue)]
         self.rescuer = self.scene.start(*arguments, worker={"polling_interval": POLLING}, ready=False, **self.stretch.both)
