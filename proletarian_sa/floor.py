@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -19,8 +20,9 @@ class Floor:
     """Where one worker's claims of one queue begin.
 
     Rows of finished jobs stay in the index until the database has cleaned up, which a transaction elsewhere may hold up for hours;
-    a claim that looks for the oldest job steps over all of them. Most claims therefore begin at the due time of the last job that
-    the worker has taken. What becomes due behind it (late commits, lapsed leases, jobs that a rolled-back claim had locked, clocks
+    a claim that looks for the oldest job steps over all of them. Most claims therefore begin where the worker's last ones have
+    found jobs: at the earliest due time among these, not the latest, because a job that is put back while a claim looks for it may be
+    taken with a due time that lies ahead of many others. What becomes due behind it (late commits, lapsed leases, jobs that a rolled-back claim had locked, clocks
     that were set) is found by the next full claim: there is one whenever `RATIO` times as long as the last one took has passed. So
     they cost a twentieth of the time at most, where none takes more than half a second, and find late jobs after twenty times the
     duration of a claim, or after `LONGEST`, if that is less: a claim that took long may have waited for a locked table.
@@ -28,15 +30,16 @@ class Floor:
 
     RATIO: Final = 20
     LONGEST: Final = 10.0  # seconds
+    LAST: Final = 8  # claims
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
-        self._floor: dt.datetime | None = None
+        self._dues: deque[dt.datetime] = deque(maxlen=self.LAST)
         self._next_full = 0.0
 
     def since(self) -> dt.datetime:
         """Return from which due time on the next claim is to look; `EARLIEST` is a full one."""
-        return EARLIEST if self._floor is None or self.full_in() <= 0.0 else self._floor
+        return EARLIEST if not self._dues or self.full_in() <= 0.0 else min(self._dues)
 
     def full_in(self) -> float:
         """Return in how many seconds the next full claim is allowed, 0.0 if it is."""
@@ -48,4 +51,4 @@ class Floor:
             now = self._monotonic()
             self._next_full = now + min(self.RATIO * (now - began), self.LONGEST)
         if jobs:
-            self._floor = max(job.process_at for job in jobs)
+            self._dues.append(min(job.process_at for job in jobs))

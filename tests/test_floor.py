@@ -159,7 +159,7 @@ def test_when_a_claim_is_full() -> None:
     later, earlier = taken(NOON), taken(NOON - dt.timedelta(hours=1))
     sinces = [floor.since()]
     now[0] = 1.0
-    floor.claimed(EARLIEST, 0.5, [earlier, later])  # it took 0.5 s
+    floor.claimed(EARLIEST, 0.5, [later])  # it took 0.5 s
     sinces.append(floor.since())
     now[0] = 10.9
     sinces.append(floor.since())
@@ -168,13 +168,25 @@ def test_when_a_claim_is_full() -> None:
     sinces.append(floor.since())
     now[0] = 11.0
     sinces.append(floor.since())
-    floor.claimed(EARLIEST, 11.0, [earlier])
-    now[0] = 11.0
-    floor.claimed(NOON - dt.timedelta(hours=1), 11.0, [])
+    floor.claimed(EARLIEST, 10.9, [earlier])  # 0.1 s
+    sinces.append(floor.since())
 
-    assert [EARLIEST, NOON, NOON, NOON, EARLIEST] == sinces
+    assert [EARLIEST, NOON, NOON, NOON, EARLIEST, earlier.process_at] == sinces
     assert 0.1 == pytest.approx(left)
-    assert NOON - dt.timedelta(hours=1) == floor._floor
+
+
+def test_a_job_that_is_put_back_meanwhile() -> None:
+    """Starvation: a claim that takes a job with a due time far ahead leaves nobody behind; the floor follows the last claims."""
+    floor = Floor(lambda: 0.0)
+    times = [NOON + dt.timedelta(minutes=minute) for minute in range(20)]
+    floor.claimed(EARLIEST, -1.0, [taken(NOON)])
+    floor.claimed(NOON, 0.0, [taken(NOON + dt.timedelta(days=1))])
+    ahead = floor.since()
+    for time in times:
+        floor.claimed(NOON, 0.0, [taken(time + dt.timedelta(seconds=1)), taken(time)])
+
+    assert NOON == ahead
+    assert times[-Floor.LAST] == floor.since()
 
 
 def test_one_slow_claim() -> None:
