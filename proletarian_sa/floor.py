@@ -19,14 +19,14 @@ EARLIEST: Final = dt.datetime(1000, 1, 1, tzinfo=dt.UTC)
 class Floor:
     """Where one worker's claims of one queue begin.
 
-    Rows of finished jobs stay in the index until the database has cleaned up, which a transaction elsewhere may hold up for hours;
-    a claim that looks for the oldest job steps over all of them. Most claims therefore begin where the worker's last ones have
-    found jobs: at the earliest due time among these, not the latest, because a job that is put back while a claim looks for it may be
-    taken with a due time ahead of many others. What becomes due behind it (late commits, lapsed leases, jobs that a rolled-back
-    claim had locked, clocks that were set) is found by the next full claim: there is one whenever `RATIO` times as long as the last
-    one took has passed. So they cost a twentieth of the time at most, where none takes more than half a second, and find late jobs
-    after twenty times the duration of a claim, or after `LONGEST`, if that is less: a claim that took long may have waited for a
-    locked table.
+    Rows of finished jobs stay in the index until the database has cleaned up, which a transaction elsewhere may hold up for
+    hours; a claim that looks for the oldest job steps over all of them. Most claims therefore begin where the worker's last ones
+    have found jobs: at the earliest due time among these, not the latest, because a job that is put back while a claim looks for
+    it may be taken with a due time ahead of many others. What becomes due behind it (late commits, lapsed leases, jobs that a
+    rolled-back claim had locked, clocks that were set) is found by the next full claim: there is one whenever `RATIO` times as
+    long as the last one took has passed. So they cost a twentieth of the time at most, where none takes more than half a second,
+    and find late jobs after twenty times the duration of a claim, or after `LONGEST`, if that is less: a claim that took long may
+    have waited for a locked table.
     """
 
     RATIO: Final = 20
