@@ -274,7 +274,8 @@ class LeasedMachine(RuleBasedStateMachine):
         struck = fault is not None and self.environment.faults.struck
         if struck:
             self.fail_commit([one for one in batch if not one.verdict.recorded], fault)
-        again = struck and (fault.endswith("outage") or len([one for one in batch if not one.verdict.recorded]) == 1)
+        alone = len([one for one in batch if not one.verdict.recorded]) == 1 or not worker.runtime.statements.row_locks
+        again = struck and (alone or fault.endswith("outage"))  # where there is one writer, who waits for it waits with all
         for one in batch:
             if again and not one.verdict.recorded:
                 assert one.recording in left

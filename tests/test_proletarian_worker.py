@@ -30,6 +30,7 @@ DEFAULTS = {
     "on_polling_error": None,
     "stop_timeout": 10.0,
     "install_signal_handlers": False,
+    "wait_for_tables": False,
     "on_shutdown": None,
     "claim": "leased",
     "lease": 60.0,

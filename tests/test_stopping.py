@@ -3,18 +3,21 @@
 After each of them every job is in exactly one of the two tables, and one that is back in the queue belongs to nobody.
 """
 
+import datetime as dt
 import queue
 import signal
 import threading
+import uuid
 
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from proletarian_sa import JobInterrupted, RetryStrategy, backoff, events, process_next_job
+from proletarian_sa import JobInterrupted, RetryStrategy, backoff, default_tables, events, process_next_job
 from tests.observing import PATIENCE, Gate, Recorder, Spoken, add
 from tests.queue_contents import User, left, queued
 
+NOW = dt.datetime.now(dt.UTC)
 FREE = (0, None, None, None)  # attempts, claimed_by, lease_until, crashes: as it was enqueued
 
 
@@ -41,12 +44,14 @@ def names(engine):
 
 
 def test_idle(queue_engine, make, watched):
-    """A worker that waits for its next poll stops at once; a job that came meanwhile is untouched."""
+    """A worker that waits for its next poll stops at once; a job that came meanwhile, of which nobody told it, is untouched."""
     engine, statements = watched
     worker, seen = make(lambda _job: None, engine, polling_interval=3600)
     worker.start()
     statements.wait_for_a_poll()
-    add(queue_engine)
+    row = {"job_id": uuid.uuid4(), "queue": "default", "job_type": "work", "payload": "null", "attempts": 0}
+    with queue_engine.begin() as connection:
+        connection.execute(sa.insert(default_tables.job), row | dict.fromkeys(["enqueued_at", "process_at"], NOW))
 
     assert [] == worker.stop(PATIENCE)
     assert not worker.is_running

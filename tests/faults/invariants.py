@@ -55,7 +55,8 @@ def check(
     assert [] == [line for line in told if line["name"] in NEVER - set(allowed)]
     assert [] == queued(engine)
     assert everybody == archive, "each job in exactly one of the two tables"
-    assert failures == {str(row.job_id) for row in rows if row.status == "failure"}
+    told_errors = "\n".join(str(row.last_error) for row in rows if row.status == "failure")
+    assert failures == {str(row.job_id) for row in rows if row.status == "failure"}, told_errors
     assert set(everybody) == set(runs), "each job ran at least once"
     assert {} == {job_id: count for job_id, count in runs.items() if count - 1 > explained[job_id]}, "a run that no fault explains"
     leaving = [job_id for job_id in everybody if job_id not in set(map(str, effectless))]

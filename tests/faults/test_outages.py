@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from proletarian_sa import create_all
 from tests.faults.asking import health, pauses, threads, wait_for_runs
-from tests.faults.durations import HANDFUL, LONGEST_PAUSE, OUTAGE
+from tests.faults.durations import HANDFUL, LONGEST_PAUSE, OUTAGE, REAL
 from tests.faults.own_server import OwnServer
 from tests.faults.scene import Nursery, Scene, Worker
 from tests.faults.traps import ARCHIVED
@@ -26,8 +26,8 @@ LOOPS = 3
 CAP = LONGEST_PAUSE or 30.0
 FIRST = 0.1
 """Seconds: the first pause, at most; the next ones double. See `proletarian_sa.backoff`."""
-SHARE = 0.25
-"""Of a processor: a worker that waits uses nearly nothing, and one that does not all of it."""
+SHARE = 0.25 if REAL else 0.5
+"""Of a processor: a worker that waits uses nearly nothing, one that does not all of it. With short pauses it tries more often."""
 LEASE = 90.0
 """Seconds, so that heartbeats wait as long as anybody."""
 NEVER = 600.0
