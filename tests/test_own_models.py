@@ -149,7 +149,7 @@ def test_every_base_makes_a_full_queue(engine: sa.Engine, make_base: Callable[[]
         session.add(task(job_type="default", queue="q"))
         enqueue(session, "session", queue="q", tables=tables)
         enqueue(session.connection(), "core", queue="q", tables=tables)
-        enqueue_many(session, [{"job_type": "many", "queue": "q", "process_in": 1}], tables=tables)
+        enqueue_many(session, [{"job_type": "many", "queue": "q", "process_in": 3600}], tables=tables)
     with Session(engine) as session:
         loaded = session.scalars(sa.select(task).where(task.note == "remember")).one()
         assert ("added", 1, {"to": 1}) == (loaded.job_type, loaded.tenant_id, loaded.payload)
