@@ -63,12 +63,16 @@ class Account:
         self.alter(f"PASSWORD '{password}'", f"IDENTIFIED BY '{password}'")
 
     def sessions(self) -> list[int]:
-        """Return the server's numbers of its connections."""
+        """Return the server's numbers of its connections, and of those of which it does not know yet whose they are."""
         with self._scene.engine.connect() as connection:
             if self.is_postgresql:
-                query = f"SELECT pid FROM pg_stat_activity WHERE usename = '{self.name}'"
+                query = (
+                    f"SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' "
+                    f"AND coalesce(usename, '{self.name}') = '{self.name}'"
+                )
                 return [row[0] for row in connection.exec_driver_sql(query)]
-            return [row[0] for row in connection.exec_driver_sql("SHOW PROCESSLIST") if row[1] == self.name]
+            names = (self.name, "unauthenticated user")
+            return [row[0] for row in connection.exec_driver_sql("SHOW PROCESSLIST") if row[1] in names]
 
     def end_sessions(self) -> None:
         """End its connections, as a failover or an operator does."""
@@ -91,8 +95,8 @@ class Crowd:
             self._before = self._server.ask("SELECT @@GLOBAL.max_connections")
             self._server.ask(f"SET GLOBAL max_connections = {MOST}")
         engine = sa.create_engine(self._others.url, poolclass=NullPool)
-        self._account.end_sessions()
         while True:
+            self._account.end_sessions()
             try:
                 self._taken.append(engine.connect())
             except sa.exc.OperationalError:
