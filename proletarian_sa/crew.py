@@ -110,7 +110,13 @@ class Crew(Lifecycle):
     # Claim
 
     def _claim(self) -> None:
-        own = OwnConnection(self._runtime.engine, keep=self._keep)
+        statements = self._runtime.statements
+        own = OwnConnection(
+            self._runtime.engine,
+            keep=self._keep,
+            settle=partial(statements.make_ready, lasting=self._keep),
+            restore=statements.restore,
+        )
         failures = 0
         try:
             self._idle.first_wait(self._stopping, LONGEST_STAGGER)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import exc
@@ -80,7 +81,10 @@ class Recorder:
         self._borrowed = own is not None
         statements = runtime.statements
         self._own = own or OwnConnection(
-            runtime.engine, keep=keep_connection, settle=statements.make_impatient, restore=statements.make_patient
+            runtime.engine,
+            keep=keep_connection,
+            settle=partial(statements.make_impatient, lasting=keep_connection),
+            restore=statements.restore,
         )
         self.outage = False
         self.failures = 0

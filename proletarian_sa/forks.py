@@ -19,6 +19,29 @@ _OWNER: Final = "proletarian_sa_owner"  # attribute of a pool: the process that 
 _inherited: Final[list[Pool]] = []  # kept, so that nothing closes their connections, which are in use elsewhere
 
 
+class Process:
+    """A process, as it is told from those forked off it: by identity, because to ask for its number is a system call."""
+
+    __slots__ = ()
+
+
+_this = Process()
+
+
+def _become_another() -> None:
+    global _this  # noqa: PLW0603 - a forked child is another process
+    _this = Process()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_become_another)
+
+
+def this_process() -> Process:
+    """Return the process that calls."""
+    return _this
+
+
 @event.listens_for(Engine, "engine_connect")
 def _note_owner(connection: Connection) -> None:
     connection.engine.pool.__dict__.setdefault(_OWNER, os.getpid())
@@ -35,17 +58,17 @@ def leave_inherited(engine: Engine) -> None:
         engine.dispose(close=False)
 
 
-def end_child(process: int, error: BaseException | None = None) -> None:
+def end_child(process: Process, error: BaseException | None = None) -> None:
     """End this process if it is not the one in which the handler was called, but a child that the handler has forked.
 
     What comes after the handler is done by the parent: in a child that returns, or raises, it would be done a second time, on the
     parent's connection.
 
     Args:
-        process: The id of the process that called the handler.
+        process: The one that called the handler.
         error: What the handler has raised.
     """
-    if os.getpid() == process:
+    if _this is process:
         return
     code: object = 0
     with contextlib.suppress(BaseException):

@@ -134,7 +134,7 @@ def _insert(runtime: Runtime, connection: Connection, queue: str) -> Any:
 def _skips(runtime: Runtime, connection: Connection, queue: str) -> bool:
     """Return whether a claim finds nothing, and does not wait, while another connection has locked the only job."""
     statements = held_statements(runtime)
-    runtime.statements.make_impatient(connection)  # nothing to restore: the connection is closed
+    runtime.statements.make_impatient(connection, lasting=False)  # nothing to restore: the connection is closed
     runtime.statements.wait_briefly(connection)
     try:
         statements.begin(connection)

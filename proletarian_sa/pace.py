@@ -12,7 +12,7 @@ class Pace:
     """
 
     AHEAD: Final = 0.05  # seconds of work
-    MOST: Final = 200  # jobs
+    MOST: Final = 500  # jobs
     MEMORY: Final = 0.05  # weight of the newest duration
 
     def __init__(self, threads: int) -> None:

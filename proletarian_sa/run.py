@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextvars
 import datetime as dt
-import os
 import random
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -28,7 +27,7 @@ from proletarian_sa.errors import (
     WorkerLost,
     is_ctrl_c,
 )
-from proletarian_sa.forks import end_child
+from proletarian_sa.forks import end_child, this_process
 from proletarian_sa.retry import Retry, RetryStrategy, decide
 from proletarian_sa.running import RunningJob
 from proletarian_sa.session import HandlerTransaction
@@ -161,7 +160,7 @@ def _over_time(runtime: Runtime, claimed: ClaimedJob, running: RunningJob, found
 
 def _call(found: Found, running: RunningJob) -> BaseException | None:
     """Call the handler, and return what it raised. A child that it has forked does not return."""
-    process = os.getpid()
+    process = this_process()
     try:
         found.call(running)
     except BaseException as error:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from proletarian_sa.clock import as_timedelta
 from proletarian_sa.errors import SessionNotYours
+from proletarian_sa.forks import this_process
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -69,8 +69,7 @@ class RunningJob:
         self._claimed = claimed
         self._open_transaction = open_transaction
         self._stop = StopFlag()
-        self._opening = threading.Lock()
-        self._process = os.getpid()
+        self._process = this_process()
         self.payload: Any = payload
 
     @property
@@ -124,12 +123,12 @@ class RunningJob:
         """
         if self._over:
             raise SessionNotYours("job.session ended when the handler returned. For later work, open a session of your own.")
-        if os.getpid() != self._process:
+        if this_process() is not self._process:
             raise SessionNotYours(
                 "job.session belongs to the process that runs the job, and this is a forked child, which would speak on the same "
                 "connection. Make an engine in the child."
             )
-        with self._opening:  # a handler with threads of its own must not get two
+        with self.__dict__.setdefault("_opening", threading.Lock()):  # a handler with threads of its own must not get two
             if self._transaction is None:
                 try:
                     self._transaction = self._open_transaction()

@@ -191,6 +191,12 @@ class Statements(Judgement, BulkInserts):
         """
         raise NotImplementedError
 
+    def make_ready(self, connection: Connection, *, lasting: bool) -> Any:
+        """Let a new connection of ours claim; return what to restore, None if nothing. `lasting`: for more than one transaction.
+
+        **Transaction:** none is left open.
+        """
+
     def _claimed(self, rows: Iterable[Any], token: str) -> list[ClaimedJob]:
         """Return rows of `_read`, as they are after the claim, oldest first: RETURNING has no order."""
         jobs = [
@@ -259,14 +265,19 @@ class Statements(Judgement, BulkInserts):
 
     # Finish
 
-    def make_impatient(self, connection: Connection) -> Any:
-        """Let a new connection of ours wait only briefly for locks; return what to restore.
+    def make_impatient(self, connection: Connection, *, lasting: bool) -> Any:
+        """Let a new connection of ours record outcomes: it waits only briefly for locks. Return what to restore, None if nothing.
+
+        `lasting`: it is kept for more than one transaction.
 
         **Transaction:** none is left open.
         """
 
-    def make_patient(self, connection: Connection, before: Any) -> None:
-        """Restore what `make_impatient` returned, before the connection goes back to the application's pool."""
+    def restore(self, connection: Connection, before: Any) -> None:
+        """Restore what `make_ready` or `make_impatient` returned, before the connection goes back to the application's pool.
+
+        **Transaction:** none is left open.
+        """
 
     def wait_briefly(self, connection: Connection) -> None:
         """Let this transaction wait only briefly for locks, where that is set for each."""

@@ -184,14 +184,14 @@ class MySQLStatements(TwoStepArchive):
             connection.execute(self._beat, {**self.times(lease=lease), "ids": [row.job_id for row in rows]})
         return {(row[0], row[1]) for row in rows}
 
-    def make_impatient(self, connection: Connection) -> int:
+    def make_impatient(self, connection: Connection, *, lasting: bool) -> int:
         seconds: int = connection.exec_driver_sql("SELECT @@SESSION.innodb_lock_wait_timeout").scalar_one()
         connection.info[_PATIENCE] = seconds
         _wait_for(connection, 1)
         connection.commit()
         return seconds
 
-    def make_patient(self, connection: Connection, before: Any) -> None:
+    def restore(self, connection: Connection, before: Any) -> None:
         connection.info.pop(_PATIENCE, None)
         _wait_for(connection, int(before))
         connection.commit()

@@ -11,7 +11,7 @@ from sqlalchemy.ext.compiler import compiles
 
 from proletarian_sa.dialects.arrays import array_of
 from proletarian_sa.dialects.base import Archived, Statements, dotted
-from proletarian_sa.dialects.planner import BY_KEY, IN_ORDER, lend, remember, settings
+from proletarian_sa.dialects.planner import BY_KEY, IN_ORDER, is_direct, is_settled, lend, remember, settings, settle, unsettle
 from proletarian_sa.dialects.postgresql_bulk import PostgreSQLBulk
 from proletarian_sa.dialects.postgresql_held import PostgreSQLHeld
 from proletarian_sa.dialects.postgresql_notify import PostgreSQLNotifications
@@ -45,6 +45,7 @@ TRANSIENT = SERIALIZATION | {
 }
 CLOSED = frozenset({"25006", "53100"})  # it is read-only, or its disk is full
 WAITED = frozenset({"55P03", "57014"})  # for a lock; or a statement's own time-out is the shorter one
+IMPATIENT = {"lock_timeout": "1s"}
 PREPARED = frozenset({"26000", "42P05"})  # a prepared statement is unknown, or another session's
 TRANSIENT_CLASSES = ("08", "53", "58")  # connection, resources (disk, memory, connections), system
 
@@ -85,7 +86,7 @@ class PostgreSQLStatements(Statements):
             .returning(*self.read)
         )
         self._plan_by_key, self._plan_in_order = settings(BY_KEY), settings(IN_ORDER)
-        self._wait_briefly = settings({"lock_timeout": "1s"})
+        self._wait_briefly = settings(IMPATIENT)
         # Ids and tokens are joined: a constant token beside an array of ids made the planner scan the table. No order is needed
         # against deadlocks, because a locked row is never waited for.
         beats = self._unnest("ids", "tokens")
@@ -157,7 +158,8 @@ class PostgreSQLStatements(Statements):
         spread: Spread | None = None,
         since: dt.datetime = EARLIEST,
     ) -> list[ClaimedJob]:
-        connection.execute(self._plan_in_order)
+        if not is_settled(connection):
+            connection.execute(self._plan_in_order)
         values = {**self.times(lease=lease), "of_queue": queue, "since": since, "new_token": token, "limit": limit}
         return self._claimed(connection.execute(self._claim, values).all(), token)
 
@@ -177,19 +179,28 @@ class PostgreSQLStatements(Statements):
             "statuses": [finish.status for finish in finishes],
             "errors": [finish.last_error for finish in finishes],
         }
-        replaced = {(row[0], row[1]): row[2] for row in self._by_key(connection).execute(self._archive, values)}
+        replaced = {(row[0], row[1]): row[2] for row in self._by_key(connection).execute(self._archive, values).all()}
         outcome = {None: Archived.LOST, False: Archived.DONE, True: Archived.REPLACED}
         return [outcome[replaced.get((finish.job.job_id, finish.job.token))] for finish in finishes]
 
     def _by_key(self, connection: Connection) -> Connection:
-        connection.execute(self._plan_by_key)
+        if not is_settled(connection):
+            connection.execute(self._plan_by_key)
         return connection
 
-    def make_impatient(self, connection: Connection) -> None:
-        remember(connection)  # how patient it is, is said in each transaction
+    def make_ready(self, connection: Connection, *, lasting: bool) -> dict[str, str] | None:
+        return settle(connection, IN_ORDER) if lasting and is_direct(connection) else None
+
+    def make_impatient(self, connection: Connection, *, lasting: bool) -> dict[str, str] | None:
+        remember(connection)
+        return settle(connection, BY_KEY | IMPATIENT) if lasting and is_direct(connection) else None
+
+    def restore(self, connection: Connection, before: Any) -> None:
+        unsettle(connection, before)
 
     def wait_briefly(self, connection: Connection) -> None:
-        connection.execute(self._wait_briefly)
+        if not is_settled(connection):
+            connection.execute(self._wait_briefly)
 
     def lend(self, connection: Connection) -> None:
         lend(connection)

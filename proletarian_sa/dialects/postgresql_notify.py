@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 
-from proletarian_sa.dialects.planner import IN_ORDER, settings
+from proletarian_sa.dialects.planner import IN_ORDER, is_settled, settings
 from proletarian_sa.moments import LATEST, moment
 from proletarian_sa.types import UTCDateTime, current_time, statement_time
 
@@ -66,7 +66,8 @@ class PostgreSQLNotifications:
 
     def until_next(self, connection: Connection, queues: Sequence[str]) -> float | None:
         """Return in how many seconds the next job can be taken, by the database's clock."""
-        connection.execute(self._plan_in_order)
+        if not is_settled(connection):
+            connection.execute(self._plan_in_order)
         found = [connection.execute(self._next, {"of_queue": queue}).one() for queue in queues]
         return min(((due - now).total_seconds() for due, now in found if due is not None), default=None)
 
