@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, overload
 from sqlalchemy import event, inspect
 from sqlalchemy.engine import Connection
 from sqlalchemy.orm import Session, scoped_session
-from sqlalchemy.orm.attributes import set_attribute
+from sqlalchemy.orm.attributes import instance_dict, set_attribute
 
 from proletarian_sa.dialects import statements_for
 from proletarian_sa.insert import Row, insert_many, insert_one
@@ -217,7 +217,7 @@ def _set_times(_mapper: object, connection: Connection, job: JobMixin) -> None:
     together.
     """
     statements = statements_for(connection.dialect, job.job_tables)
-    given = inspect(job).dict
+    given = instance_dict(job)
     delay = job._process_in
     if is_wanted(job.job_tables):
         job._due_in = delay_of(job.job_tables, given.get("process_at"), delay)
