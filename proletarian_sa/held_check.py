@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import secrets
 import weakref
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from proletarian_sa.runtime import Runtime
 
 PROBE: Final = "proletarian-sa probe"  # the queue's name begins with it, and no worker has such a queue
+LEFT: Final = dt.timedelta(hours=1)  # a probe that is older was left by a process that was killed
 _checked: weakref.WeakSet[Any] = weakref.WeakSet()  # pools
 
 
@@ -67,6 +69,8 @@ def _check(runtime: Runtime) -> None:
     with connect(runtime.engine) as first, _outside(runtime) as second:
         reason = statements.why_not(first)
         first.rollback()
+        if reason is None:
+            _sweep(runtime, first)
         if reason is None and not _locks(runtime, first, second):
             reason = "its SKIP LOCKED does not keep a locked row from others. Use claim='leased'."
     if reason is not None:
@@ -109,6 +113,18 @@ def _locks(runtime: Runtime, first: Connection, second: Connection) -> bool:
         first.rollback()
         first.execute(job.delete().where(job.c.job_id == job_id))  # by its key: MySQL might wait for other rows
         first.commit()
+
+
+def _sweep(runtime: Runtime, connection: Connection) -> None:
+    """Delete the rows of probes that were killed; by their keys, for other rows might be locked."""
+    job = runtime.tables.job
+    killed_before = runtime.statements.read_clock(connection) - LEFT
+    # each name ends with 16 hexadecimal digits; a range, which all databases find by the index
+    probes = job.c.queue.between(f"{PROBE} 0", f"{PROBE} g") & job.c.queue.startswith(f"{PROBE} ")
+    left = connection.scalars(sa.select(job.c.job_id).where(probes, job.c.enqueued_at < killed_before)).all()
+    for job_id in left:
+        connection.execute(job.delete().where(job.c.job_id == job_id))
+    connection.commit()
 
 
 def _is_about_the_row(runtime: Runtime, error: exc.DBAPIError) -> bool:

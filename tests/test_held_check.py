@@ -111,6 +111,23 @@ def test_a_probe_that_fails_leaves_no_row_behind(database, queue_engine, kind):
     assert 0 == queue_engine.pool.checkedout()
 
 
+@BOTH
+def test_a_probe_of_a_process_that_was_killed_is_swept(database, queue_engine, begin):
+    """A row that a killed process has left is deleted by the next one after an hour, and no other row is."""
+    database.require("row_locks")
+    now = dt.datetime.now(dt.UTC)
+    ages = {"proletarian-sa probe 0123456789abcdef": 61, "proletarian-sa probe fedcba9876543210": 50, "proletarian-sa probes": 61}
+    with queue_engine.begin() as connection:
+        for queue, minutes in ages.items():
+            job_id = enqueue(connection, "probe", queue=queue)
+            then = now - dt.timedelta(minutes=minutes)
+            job = default_tables.job
+            connection.execute(job.update().where(job.c.job_id == job_id).values(enqueued_at=then))
+    begin(queue_engine)
+
+    assert ["proletarian-sa probe fedcba9876543210", "proletarian-sa probes"] == sorted(row.queue for row in queued(queue_engine))
+
+
 def test_workers_that_start_at_once_do_not_disturb_each_other(database, queue_engine):
     """Four workers probe one database at the same time, and all of them start."""
     database.require("row_locks")

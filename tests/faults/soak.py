@@ -25,7 +25,7 @@ from proletarian_sa import create_all, default_tables
 from tests.faults.own_server import OwnServer, OwnServers
 from tests.faults.scene import Nursery
 from tests.faults.soak_chaos import Chaos, in_threads
-from tests.faults.soak_check import Facts, violations
+from tests.faults.soak_check import Facts, jobs_left, violations
 from tests.servers.errors import ServerMissingError
 from tests.stress import tables
 
@@ -68,8 +68,7 @@ def new_database(kind: str, servers: OwnServers, folder: Path) -> Iterator[tuple
 
 def is_empty(engine: sa.Engine) -> bool:
     """Return whether no job is queued or running."""
-    with engine.connect() as connection:
-        return connection.scalar(sa.select(default_tables.job.c.job_id).limit(1)) is None
+    return not jobs_left(engine)
 
 
 def read_lines(file: Path) -> list[dict[str, Any]]:
