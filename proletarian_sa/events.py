@@ -7,10 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import datetime as dt
+
+News = Literal["new", "lasting", "repeated"]
+"""What a failure is worth to somebody who reads along, whichever thread of the worker has met it.
+
+`new`: the first of its activity, or the first for another reason. `lasting`: it goes on, waits are long meanwhile, and the one that
+was told of last is over. `repeated`: nothing.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,12 +150,16 @@ class JobConnectionLost(JobEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransientErrorMet(Event):
-    """The database could not serve `activity` now; it is tried again after `retry_in`. `consecutive` counts from 1."""
+    """The database could not serve `activity` now; it is tried again after `retry_in`.
+
+    `consecutive` counts from 1, in all threads of the worker. `news`: what this is worth to somebody who reads along, see `News`.
+    """
 
     activity: str
     exception: BaseException
     retry_in: dt.timedelta
     consecutive: int
+    news: News = "new"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

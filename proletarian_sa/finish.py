@@ -123,11 +123,8 @@ class Recorder:
             return list(recordings) if self._borrowed else self.record(recordings)
         except Exception as error:  # noqa: BLE001 - becomes an event
             return self._failed(recordings, error)
-        if self.failures:
-            recovered = events.Recovered(worker_id=self._runtime.worker_id, activity=RECORDING, failures=self.failures)
-            self._runtime.emit(recovered)
         self.outage, self.failures, self.refusals = False, 0, 0
-        self._runtime.vigil.works(RECORDING)
+        self._runtime.recording.over(recordings)
         for recording, what in zip(recordings, recorded, strict=True):
             self._tell(recording, what)
         return []
@@ -174,21 +171,12 @@ class Recorder:
                 give_up(self._runtime, recording, error)
             return []
         self.failures += 1
-        if self.outage:  # else it is somebody's lock on a row, and no fault of the database
-            self._runtime.vigil.failed(RECORDING, error)
         delay = backoff(max([self.failures if self.outage else 0, *(recording.failures + 1 for recording in recordings)]))
         for recording in recordings:
             recording.failures += 1
             recording.not_before = time.monotonic() + delay.total_seconds()
-        self._runtime.emit(
-            events.TransientErrorMet(
-                worker_id=self._runtime.worker_id,
-                activity=RECORDING,
-                exception=error,
-                retry_in=delay,
-                consecutive=self.failures,
-            )
-        )
+        # If not an outage it is somebody's lock on a row, and no fault of the database.
+        self._runtime.recording.met(error, lambda _failures: delay, waiting=recordings, stalls=self.outage)
         return list(recordings)
 
 
@@ -207,7 +195,7 @@ def record_until(runtime: Runtime, recorder: Recorder, recording: Recording, dea
 
 def give_up(runtime: Runtime, recording: Recording, error: BaseException) -> None:
     """Leave a job to lapse whose outcome cannot be recorded, and tell."""
-    runtime.vigil.works(RECORDING)  # nobody waits for this one any more, and another that fails says so again
+    runtime.recording.give_up(recording)
     runtime.emit(events.OutcomeNotRecorded(**about(runtime, recording.decision.claimed), exception=error))
     recording.status = "lost"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import threading
 import time
 from contextlib import contextmanager
@@ -18,6 +19,10 @@ State = Literal["stopped", "running", "stopping", "failed"]
 
 SILENT: Final = 10.0  # seconds without an answer until that is told, and again after twice that, and so on
 LOOKS: Final = 5  # at it, in that time
+LASTING: Final = dt.timedelta(seconds=5)
+"""An error that goes on is worth a word again when the wait after it has grown to this."""
+MOST_REASONS: Final = 2
+"""What is told of one activity until it works again: after a lost connection, why there is no other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +45,12 @@ class Health:
 
 
 class Vigil:
-    """What the threads of a worker ask of the database: since when, and with what success."""
+    """What the threads of a worker ask of the database: since when, and with what success; and what was told of that."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards what follows
+        self._reasons: dict[str, set[str]] = {}  # that were told, by activity, until it works again
+        self._heard_until = 0.0  # when the wait ends that was told last, of any activity, on the monotonic clock
         self._asked: dict[int, tuple[float, str]] = {}  # by thread; each changes its own
         self._failing: dict[str, tuple[float, BaseException]] = {}  # by activity
 
@@ -77,6 +85,30 @@ class Vigil:
         if self._failing:
             self._failing.pop(activity, None)
 
+    def news(self, activity: str, error: BaseException, retry_in: dt.timedelta) -> events.News:
+        """Return what a failure is worth to who reads along, and take it for told: however many threads fail, in however many ways.
+
+        A worker that waits says so again no sooner than the wait is over that it has told of last.
+        """
+        reason, now = brief(error), time.monotonic()
+        with self._lock:
+            known = self._reasons.setdefault(activity, set())
+            if reason not in known and len(known) < MOST_REASONS:
+                known.add(reason)
+                news: events.News = "new"
+            elif retry_in >= LASTING and now >= self._heard_until:
+                news = "lasting"
+            else:
+                return "repeated"
+            self._heard_until = max(self._heard_until, now + retry_in.total_seconds())
+            return news
+
+    def over(self, activity: str) -> None:
+        """Take what was told of an activity for over."""
+        if self._reasons:
+            with self._lock:
+                self._reasons.pop(activity, None)
+
     def stall(self) -> tuple[float, str]:
         """Return for how long what waits longest has been waiting, and what it is."""
         now = time.monotonic()
@@ -86,16 +118,17 @@ class Vigil:
 
     def keep(self, emit: Callable[[events.Event], None], worker_id: str, over: threading.Event) -> None:
         """Tell of questions that have no answer, and of their end, until it is over."""
-        told: dict[tuple[int, float, str], float] = {}  # with how long it had been waiting
+        told: dict[str, tuple[float, float]] = {}  # by activity, whichever thread asks: since when, and how long it had lasted
         while not over.wait(SILENT / LOOKS):
             now = time.monotonic()
-            asked = {(thread, *what) for thread, what in list(self._asked.items())}
-            for answered in told.keys() - asked:
-                del told[answered]
-                _, since, activity = answered
+            asked: dict[str, float] = {}  # since when the oldest question waits
+            for since, activity in list(self._asked.values()):
+                asked[activity] = min(since, asked.get(activity, since))
+            for activity in [one for one in told if now - asked.get(one, now) < SILENT]:
+                since, _ = told.pop(activity)
                 emit(events.DatabaseAnswered(worker_id=worker_id, activity=activity, seconds=now - since))
-            for question in asked:
-                _, since, activity = question
-                if now - since >= max(SILENT, 2 * told.get(question, 0.0)):
-                    told[question] = now - since
+            for activity, since in asked.items():
+                first, lasted = told.get(activity, (since, 0.0))
+                if now - since >= max(SILENT, 2 * lasted):
+                    told[activity] = first, now - since
                     emit(events.DatabaseSilent(worker_id=worker_id, activity=activity, seconds=now - since))

@@ -182,6 +182,7 @@ class Lifecycle:
 
     def _recovered(self, failures: int) -> None:
         self._runtime.vigil.works(CLAIMING)
+        self._runtime.vigil.over(CLAIMING)
         if failures > max(1, self._untold):
             self._runtime.emit(events.Recovered(worker_id=self._runtime.worker_id, activity=CLAIMING, failures=failures))
 
@@ -209,13 +210,15 @@ class Lifecycle:
         at_once = idled or (statements.is_lost_race(error) and self._untold == failures - 1 < MOST_RACES)
         self._untold += at_once
         delay = 0.0 if at_once else backoff(failures - self._untold).total_seconds()
+        consecutive, retry_in = failures - self._untold, as_timedelta(delay, "delay")
         self._runtime.emit(
             events.TransientErrorMet(
                 worker_id=self._runtime.worker_id,
                 activity=CLAIMING,
                 exception=error,
-                retry_in=as_timedelta(delay, "delay"),
-                consecutive=failures - self._untold,
+                retry_in=retry_in,
+                consecutive=consecutive,
+                news=self._runtime.vigil.news(CLAIMING, error, retry_in) if consecutive else "repeated",
             )
         )
         return delay

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import logging
 import sys
 from typing import TYPE_CHECKING, Final
@@ -28,13 +27,6 @@ QUIET: Final = frozenset(
     }
 )
 """What is DEBUG whatever it says: there are several of them for each job."""
-
-LOUD_AGAIN: Final = dt.timedelta(seconds=5)
-"""During an outage the first error is logged, one that differs, and then those whose back-off has grown to this."""
-
-MOST_REASONS: Final = 2
-_reasons: Final[dict[tuple[str, str], set[str]]] = {}
-"""What was logged of the trouble of each worker's activities, until it is over: after a lost connection, why there is no other."""
 
 
 def is_quiet() -> bool:
@@ -138,12 +130,10 @@ def _describe_worker(event: events.Event) -> Described:
 def _describe_trouble(event: events.Event) -> Described:
     match event:
         case events.TransientErrorMet(exception=exception):
-            news = _is_news(event)
-            loud = news or event.retry_in >= LOUD_AGAIN
             message = f"{event.activity}: {brief(exception)}; trying again in {event.retry_in.total_seconds():.1f} s"
             # Where a pool was waited for, a traceback tells nothing; and a pool that is too small is waited for again and again.
-            first = exception if news and not isinstance(exception, PoolTimeout) else None
-            return logging.WARNING if loud else logging.DEBUG, f"{message} (failure {event.consecutive})", first
+            first = exception if event.news == "new" and not isinstance(exception, PoolTimeout) else None
+            return logging.DEBUG if event.news == "repeated" else logging.WARNING, f"{message} (failure {event.consecutive})", first
         case events.PollingErrorTolerated(exception=exception):
             message = f"polling failed, and on_polling_error lets the worker go on in {event.retry_in.total_seconds():.1f} s"
             return logging.ERROR, f"{message}: {brief(exception)}", exception if event.consecutive == 1 else None
@@ -158,7 +148,6 @@ def _describe_trouble(event: events.Event) -> Described:
         case events.DatabaseAnswered():
             return logging.INFO, f"{event.activity}: no longer waiting, after {event.seconds:.0f} s", None
         case events.Recovered():
-            _reasons.pop((event.worker_id, event.activity), None)
             return logging.INFO, f"{event.activity}: works again after {event.failures} failures", None
         case events.PoolTooSmall():
             advice = f"create_engine(…, pool_size={event.needed})"
@@ -176,18 +165,6 @@ def _describe_listening(event: events.Event) -> Described:
         case events.NotificationsUnavailable():
             return logging.WARNING, f"no notifications can be heard, jobs are found by polling: {event.reason}", None
     return logging.DEBUG, f"{_words(event)}: {event}", None
-
-
-def _is_news(event: events.TransientErrorMet) -> bool:
-    """Return whether an error is the first in a row, or the first that is another than that."""
-    if event.consecutive <= 1:
-        _reasons.pop((event.worker_id, event.activity), None)
-    known = _reasons.setdefault((event.worker_id, event.activity), set())
-    reason = brief(event.exception)
-    if event.consecutive < 1 or reason in known or len(known) >= MOST_REASONS:
-        return False
-    known.add(reason)
-    return True
 
 
 def brief(exception: BaseException) -> str:

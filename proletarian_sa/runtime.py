@@ -23,6 +23,7 @@ from proletarian_sa.log import emitter, is_quiet, log_event
 from proletarian_sa.models import JobTables, check_job_tables, default_tables
 from proletarian_sa.names import check_name
 from proletarian_sa.own_connection import INSISTED, close_what_cannot_be_reset
+from proletarian_sa.trouble import RECORDING, Trouble
 from proletarian_sa.turns import taking_turns
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class Runtime:
     """One worker's view of the world, without state of its own but the token counter.
 
     Attributes:
+        recording: What the outcomes of jobs meet on their way into the database.
         is_quiet: Whether nobody wants to know of what is told of each job that goes well: such events need not be made.
     """
 
@@ -77,7 +79,8 @@ class Runtime:
     emit: Callable[[Event], None]
     is_quiet: Callable[[], bool]
     tokens: ClaimTokens = field(compare=False)
-    vigil: Vigil = field(compare=False, default_factory=Vigil)
+    vigil: Vigil = field(compare=False)
+    recording: Trouble = field(compare=False)
 
 
 def build_runtime(
@@ -128,6 +131,7 @@ def build_runtime(
     statements = statements_for(engine.dialect, tables)
     handlers = as_handlers(handler, handler_mode)
     duration = as_timedelta(lease, "lease", minimum=SHORTEST_LEASE, maximum=LONGEST_LEASE)
+    emit, vigil = emitter(on_event), Vigil()
     return Runtime(
         engine=engine,
         options={},
@@ -143,9 +147,11 @@ def build_runtime(
         held_warning=as_timedelta(held_warning, "held_warning", minimum=dt.timedelta()),
         worker_id=name,
         session_factory=session_factory,
-        emit=emitter(on_event),
+        emit=emit,
         is_quiet=is_quiet if on_event is log_event else lambda: False,
         tokens=ClaimTokens(name),
+        vigil=vigil,
+        recording=Trouble(emit, name, RECORDING, vigil),
     )
 
 
@@ -201,7 +207,9 @@ def prepare(runtime: Runtime) -> Runtime:
     turns = {} if statements.row_locks else taking_turns(engine)
     close_what_cannot_be_reset(engine.dialect)
     own_engine = engine.execution_options(**options, **insisted, **turns)
-    return replace(runtime, engine=own_engine, options=options, tokens=ClaimTokens(runtime.worker_id), vigil=Vigil())
+    vigil, name = Vigil(), runtime.worker_id
+    recording = Trouble(runtime.emit, name, RECORDING, vigil)
+    return replace(runtime, engine=own_engine, options=options, tokens=ClaimTokens(name), vigil=vigil, recording=recording)
 
 
 def pool_capacity(engine: Engine) -> int | None:

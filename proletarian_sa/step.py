@@ -212,7 +212,12 @@ def claim_leased(
             # What is ours already must not be forgotten: it would lapse, and count as lost with its worker.
             runtime.emit(
                 events.TransientErrorMet(
-                    worker_id=runtime.worker_id, activity=CLAIMING, exception=error, retry_in=dt.timedelta(), consecutive=1
+                    worker_id=runtime.worker_id,
+                    activity=CLAIMING,
+                    exception=error,
+                    retry_in=dt.timedelta(),
+                    consecutive=1,
+                    news=runtime.vigil.news(CLAIMING, error, dt.timedelta()),
                 )
             )
             break

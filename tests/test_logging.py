@@ -7,7 +7,9 @@ import pytest
 import sqlalchemy as sa
 
 from proletarian_sa import JobInterrupted, JobRegistry, RetryStrategy, default_tables, events, process_next_job
+from proletarian_sa.health import Vigil
 from proletarian_sa.log import log_event
+from proletarian_sa.trouble import Trouble
 from tests.observing import add, change, end_session, session_id
 
 SECRET = "s3cr3t-payload"  # noqa: S105 - what must not be logged
@@ -159,17 +161,10 @@ def test_another_reason_is_told_too(caplog):
     """Cause hidden: after a lost connection the log says why there is no other, with a traceback, once; the rest is DEBUG."""
     reasons = ["lost", "lost", "too many connections", "lost", "too many connections", "starting up"]
     with caplog.at_level(logging.DEBUG, "proletarian_sa"):
-        for number, reason in enumerate(reasons, 1):
-            log_event(
-                events.TransientErrorMet(
-                    worker_id="w",
-                    activity="claiming jobs",
-                    exception=OSError(reason),
-                    retry_in=dt.timedelta(seconds=0.1),
-                    consecutive=number,
-                )
-            )
-        log_event(events.Recovered(worker_id="w", activity="claiming jobs", failures=len(reasons)))
+        trouble = Trouble(log_event, "w", "claiming jobs", Vigil())
+        for reason in reasons:
+            trouble.met(OSError(reason), lambda _failures: dt.timedelta(seconds=0.1))
+        trouble.over()
     levels = [record.levelname for record in caplog.records]
 
     assert ["WARNING", "DEBUG", "WARNING", "DEBUG", "DEBUG", "DEBUG", "INFO"] == levels

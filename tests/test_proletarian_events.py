@@ -33,7 +33,10 @@ EVENTS = {
     "retrying": (events.JobRetried, JOB | {"retry_in"}),
     "not-retrying": (events.JobFailed, JOB),
     "job-interrupted": (events.JobReleased, JOB),
-    "sql-transient-exception": (events.TransientErrorMet, {"worker_id", "activity", "exception", "retry_in", "consecutive"}),
+    "sql-transient-exception": (
+        events.TransientErrorMet,
+        {"worker_id", "activity", "exception", "retry_in", "consecutive", "news"},
+    ),
     "job-worker-error": (events.WorkerFailed, {"worker_id", "exception"}),
     "shutting-down": (events.WorkerStopping, {"worker_id", "running"}),
     "completed-shutdown": (events.WorkerStopped, {"worker_id", "running"}),

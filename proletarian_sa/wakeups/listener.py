@@ -192,7 +192,13 @@ DEAF: Final = (
 
 def _tell(subscribers: Iterable[Subscriber], event: events.Event) -> None:
     for subscriber in subscribers:
-        subscriber.emit(dataclasses.replace(event, worker_id=subscriber.runtime.worker_id))
+        runtime = subscriber.runtime
+        told = dataclasses.replace(event, worker_id=runtime.worker_id)
+        if isinstance(told, events.TransientErrorMet):
+            told = dataclasses.replace(told, news=runtime.vigil.news(LISTENING, told.exception, told.retry_in))
+        elif isinstance(told, events.Recovered):
+            runtime.vigil.over(LISTENING)
+        subscriber.emit(told)
 
 
 class _Listeners:

@@ -138,10 +138,11 @@ def test_keepalives(scene: Scene, lossy: tuple[LossyProxy, dict[str, Any]], *, w
     if waiting and not REAL:
         pytest.skip("only with DURATIONS=real")  # probes come seconds apart, and several must be lost
     way, options = lossy
-    worker = start(scene, way, engine={"connect_args": PROBING if waiting else UNANSWERED}, **options)
+    worker = start(scene, way, engine={"connect_args": UNANSWERED | (PROBING if waiting else {})}, **options)
     with scene.engine.connect() as other:
         if waiting:
-            other.execute(sa.text("LOCK TABLE proletarian.job"))
+            other.execute(sa.text("LOCK TABLE proletarian.archived_job"))  # held claims would keep that of the jobs from us
+            let_go(scene)
             scene.wait(lambda: scene.told("DatabaseSilent", worker.pid))  # what was asked has arrived there
         way.freeze()
         let_go(scene)
