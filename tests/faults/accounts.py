@@ -112,6 +112,28 @@ class Crowd:
             self._server.ask(f"SET GLOBAL max_connections = {self._before}")
 
 
+class Limit:
+    """No more connections for an account than it has; those are somebody else's."""
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+        self._taken: list[sa.Connection] = []
+
+    def come(self) -> None:
+        """End its connections, and let it have no other."""
+        self._account.alter("CONNECTION LIMIT 0", "WITH MAX_USER_CONNECTIONS 1")
+        self._account.end_sessions()
+        if not self._account.is_postgresql:  # where 0 means no limit
+            wait_until(lambda: not self._account.sessions())
+            self._taken.append(sa.create_engine(self._account.url, poolclass=NullPool).connect())
+
+    def leave(self) -> None:
+        """Let it have as many as it likes."""
+        self._account.alter("CONNECTION LIMIT -1", "WITH MAX_USER_CONNECTIONS 0")
+        while self._taken:
+            self._taken.pop().close()
+
+
 def ask_for_passwords(server: OwnServer) -> None:
     """Let PostgreSQL ask workers for their passwords; the administrator needs none."""
     file = server.node.folder / "data" / "pg_hba.conf"

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.faults.accounts import PASSWORD, Account, Crowd
+from tests.faults.accounts import PASSWORD, Account, Crowd, Limit
 from tests.faults.conditions import Condition, go_through
 from tests.faults.durations import LONGEST_PAUSE
 from tests.faults.own_server import OwnServer
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.long
 
 def refusals(server: OwnServer, scene: Scene, account: Account) -> list[Condition]:
     """Return the ways in which a server refuses a user's connections; those that are there have been ended."""
-    crowd = Crowd(server, scene, account)
+    crowd, limit = Crowd(server, scene, account), Limit(account)
 
     def after(change: Callable[[], None]) -> None:
         change()
@@ -25,6 +25,9 @@ def refusals(server: OwnServer, scene: Scene, account: Account) -> list[Conditio
     return [
         Condition(
             "too many connections", crowd.come, crowd.leave, ("too many clients", "Too many connections", "remaining connection")
+        ),
+        Condition(
+            "too many connections of one user", limit.come, limit.leave, ("too many connections for role", "max_user_connections")
         ),
         Condition(
             "password changed",

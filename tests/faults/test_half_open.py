@@ -119,13 +119,12 @@ def test_an_impatient_driver(scene: Scene, way: Proxy, database: Database) -> No
     way.freeze()
     let_go(scene)
     scene.wait(lambda: len(scene.told("TransientErrorMet", worker.pid)) >= 2)
-    stalled = health(scene, worker)
+    scene.wait(lambda: health(scene, worker)["stalled_for"] > 0)  # not in the moment after an outcome was given up
     way.let_server_know()  # likewise
     way.renew()
     recovered = scene.wait_for_end()
     scene.check_alive()
 
-    assert stalled["stalled_for"] > 0
     scene.wait(lambda: health(scene, worker)["stalled_for"] < SILENT)
     scene.check()
     scene.measured("half-open connections: time-outs of the driver", recovered)
