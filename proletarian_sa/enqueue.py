@@ -85,6 +85,9 @@ def enqueue(
             session.add(User(email="a@b.c"))
             enqueue(session, "send-welcome-mail", {"to": "a@b.c"})
 
+    An AsyncSession is the same, without `await`, for nothing is sent. A call on an AsyncConnection is awaited: what is refused is
+    refused by the call, and nothing is inserted without the `await`, of which Python then warns.
+
     Args:
         bind: Session, scoped_session, AsyncSession, Connection, or AsyncConnection (then await the result).
         job_type: Which handler runs it; 1 to 255 characters, matched exactly.
@@ -123,7 +126,7 @@ def enqueue(
     if isinstance(bind, Connection):
         return insert_one(bind, job)
     if hasattr(bind, "run_sync"):
-        return bind.run_sync(insert_one, job)
+        return _awaited("enqueue", bind, insert_one, job)
     raise _bad_bind(bind, "enqueue")
 
 
@@ -180,13 +183,13 @@ def enqueue_many(bind: Any, rows: Iterable[Row], *, tables: JobTables = default_
     check_job_tables(tables)
     session = _session(bind)
     if session is not None and hasattr(session, "run_sync"):
-        return session.run_sync(lambda sync: insert_many(_connection(sync, tables), rows, tables))
+        return _awaited("enqueue_many", session, lambda sync: insert_many(_connection(sync, tables), rows, tables))
     if session is not None:
         return insert_many(_connection(session, tables), rows, tables)
     if isinstance(bind, Connection):
         return insert_many(bind, rows, tables)
     if hasattr(bind, "run_sync"):
-        return bind.run_sync(insert_many, rows, tables)
+        return _awaited("enqueue_many", bind, insert_many, rows, tables)
     raise _bad_bind(bind, "enqueue_many")
 
 
@@ -203,7 +206,24 @@ def _connection(session: Session | scoped_session[Any], tables: JobTables) -> Co
     return session.connection(bind_arguments={"mapper": inspect(tables.Job)})
 
 
+def _awaited(function: str, bind: Any, *call: Any) -> Any:
+    """Return what runs a call in asyncio, named so that Python's warning about an `await` that is missing says of which."""
+
+    async def run() -> Any:
+        return await bind.run_sync(*call)
+
+    running: Any = run()
+    running.__qualname__ = f"proletarian_sa.{function}"
+    return running
+
+
 def _bad_bind(bind: Any, function: str) -> TypeError:
+    if type(bind).__module__.startswith("sqlalchemy.ext.asyncio"):
+        wait = "await " if function == "enqueue_many" else ""
+        return TypeError(
+            f"{function} needs an AsyncSession or an AsyncConnection of yours, whose transaction the job joins, not "
+            f"{type(bind).__name__}: async with AsyncSession(engine) as session, session.begin(): {wait}{function}(session, …)."
+        )
     return TypeError(
         f"{function} needs a Session or a Connection of yours, whose transaction the job joins, not {type(bind).__name__}: "
         f"with Session(engine) as session, session.begin(): {function}(session, …)."

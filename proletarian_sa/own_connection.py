@@ -28,7 +28,8 @@ INSISTED: Final = "proletarian_sa_insisted"
 
 def connect(engine: Engine) -> Connection:
     """Connect with the options of an engine of ours, whatever the application's engine beneath was given."""
-    connection = engine.connect()
+    with _wrapping(engine.dialect):
+        connection = engine.connect()
     insisted = engine.get_execution_options().get(INSISTED)
     if insisted:
         try:
@@ -37,6 +38,23 @@ def connect(engine: Engine) -> Connection:
             connection.close()
             raise
     return connection
+
+
+@contextmanager
+def _wrapping(dialect: Dialect) -> Iterator[None]:
+    """Wrap what a driver for asyncio raises while it connects and SQLAlchemy leaves as it is, for those who judge errors.
+
+    asyncpg lets the system's own errors through (refused, no such host, time-out), and to SQLAlchemy 2.0 all of its own, too.
+    """
+    try:
+        yield
+    except (exc.SQLAlchemyError, dialect.loaded_dbapi.Error):
+        raise
+    except Exception as error:
+        its_own = type(error).__module__.partition(".")[0] == dialect.driver.partition("_")[0]
+        if not dialect.is_async or not (its_own or isinstance(error, OSError)):
+            raise
+        raise exc.OperationalError("(connecting)", None, error) from error
 
 
 def past_stale(begin: Callable[[], Result], engine: Engine) -> Result:
@@ -48,14 +66,15 @@ def past_stale(begin: Callable[[], Result], engine: Engine) -> Result:
 
     Raises:
         DBAPIError: The database cannot serve us. SQLAlchemy leaves the driver's own error as it is where it sets the isolation
-            level of a connection; it is wrapped here, for those who judge errors.
+            level of a connection, and some where it connects; it is wrapped here, for those who judge errors.
     """
     dialect, pool = engine.dialect, engine.pool
     left = pool.checkedin() if isinstance(pool, QueuePool) else 0 if isinstance(pool, NullPool) else MOST_STALE
     while True:
         left -= 1
         try:
-            return begin()
+            with _wrapping(dialect):
+                return begin()
         except exc.DBAPIError as error:
             if not error.connection_invalidated or left < 0:
                 raise

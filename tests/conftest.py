@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from tests.async_drivers import pytest_generate_tests, pytest_runtest_protocol, runs_in_greenlet  # noqa: F401 - hooks, as below
 from tests.claims import HELD, LEASED, choose, chosen
 from tests.queue_contents import Base
 from tests.servers import KINDS, ServerFailedError, ServerMissingError, Servers
@@ -23,6 +24,7 @@ from tests.servers.hooks import (  # noqa: F401 - pytest finds its hooks here by
     pytest_terminal_summary,
     pytest_unconfigure,
 )
+from tests.servers.kinds import ASYNC_KINDS, server_kind
 
 collect_ignore = ["clusters"]  # `make clusters` names the folder: three servers at a time, of which one is killed
 
@@ -49,20 +51,29 @@ def database_kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def database(database_kind: str, servers: Servers, administrators: dict[str, Administrator], tmp_path: Path) -> Iterator[Database]:
+def database(
+    request: pytest.FixtureRequest,
+    database_kind: str,
+    servers: Servers,
+    administrators: dict[str, Administrator],
+    tmp_path: Path,
+) -> Iterator[Database]:
     """Make a new, empty database."""
     try:
-        server = servers.get(database_kind)
+        server = servers.get(server_kind(database_kind))
     except (ServerMissingError, ServerFailedError) as error:
         pytest.skip(str(error))
     if sa.make_url(server.url).get_backend_name() == "sqlite":
-        made = new_file(database_kind, server.version, tmp_path)
+        made = new_file(server.name, server.version, tmp_path)
     else:
-        if database_kind not in administrators:
-            administrators[database_kind] = Administrator(server)
-        made = new_database(database_kind, server.version, administrators[database_kind])
+        if server.name not in administrators:
+            administrators[server.name] = Administrator(server)
+        made = new_database(server.name, server.version, administrators[server.name])
     with made as database:
-        yield database
+        if database_kind in ASYNC_KINDS:
+            yield database.through(ASYNC_KINDS[database_kind][1], in_greenlet=runs_in_greenlet(request.node))
+        else:
+            yield database
 
 
 @pytest.fixture

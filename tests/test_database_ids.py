@@ -13,6 +13,8 @@ from proletarian_sa.dialects import schema_names
 from tests.queue_contents import Base, User, archived, queued, queued_ids, run_due
 from tests.strategies import Sometimes, own_tables
 
+pytestmark = pytest.mark.async_drivers
+
 
 @pytest.fixture
 def tables(engine: sa.Engine) -> JobTables:
@@ -163,6 +165,7 @@ def test_enqueue_on_every_sync_bind(engine: sa.Engine, tables: JobTables):
     assert set(ids) == queued_ids(engine, tables)
 
 
+@pytest.mark.plain_drivers
 def test_enqueue_on_a_connection_from_asyncio(engine: sa.Engine, database: Any, tables: JobTables):
     """On an AsyncConnection the awaited call returns the id; many at once return theirs in order, on a session too."""
 
@@ -184,6 +187,7 @@ def test_enqueue_on_a_connection_from_asyncio(engine: sa.Engine, database: Any, 
     assert 10 == len(queued(engine, tables))
 
 
+@pytest.mark.plain_drivers
 def test_enqueue_on_an_async_session_says_what_to_type(engine: sa.Engine, database: Any, tables: JobTables):
     """An AsyncSession cannot insert without an await: nothing is left behind, and what the error says to type works."""
 

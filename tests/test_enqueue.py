@@ -12,6 +12,8 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from proletarian_sa import DatabaseNotSupported, Job, JobTables, UUIDv4, enqueue, enqueue_many
 from tests.queue_contents import Base, User, archived, clock_of, queued, queued_ids, run_due
 
+pytestmark = pytest.mark.async_drivers
+
 LATER = dt.datetime(2090, 5, 4, 3, 2, 1, 123456, tzinfo=dt.UTC)
 RICH = {
     "text": "жук 🐞",

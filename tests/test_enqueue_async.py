@@ -1,6 +1,7 @@
 """Enqueueing from asyncio: on a session without I/O, on a connection awaited, in the caller's transaction."""
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -15,8 +16,16 @@ from sqlalchemy.ext.asyncio import (
     create_async_engine,
 )
 
-from proletarian_sa import Job, enqueue, enqueue_many
+from proletarian_sa import DatabaseNotSupported, Job, default_tables, enqueue, enqueue_many
+from proletarian_sa.dialects import statements_for
 from tests.queue_contents import Base, User, queued, queued_ids, run_due
+from tests.servers.kinds import ASYNC_KINDS
+
+
+@pytest.fixture(params=ASYNC_KINDS)
+def database_kind(request: pytest.FixtureRequest) -> str:
+    """Run on each driver for asyncio."""
+    return str(request.param)
 
 
 def run(database: Any, work: Callable[[AsyncEngine], Awaitable[Any]]) -> Any:
@@ -134,10 +143,68 @@ def test_refusals_are_raised_by_the_call(queue_engine: sa.Engine, database: Any)
             for bind in (session, connection):
                 with pytest.raises(TypeError, match="object"):
                     enqueue(bind, "tick", object())
-            with pytest.raises(TypeError, match="enqueue needs a Session or a Connection of yours"):
+            with pytest.raises(
+                TypeError, match=r"enqueue needs an AsyncSession or an AsyncConnection of yours, .* not AsyncEngine: async with"
+            ):
                 enqueue(engine, "tick")  # type: ignore[call-overload]
             kept = enqueue(session, "kept")
             await session.commit()
             return kept
 
     assert {run(database, work)} == queued_ids(queue_engine)
+
+
+def test_what_has_no_transaction_is_refused(queue_engine: sa.Engine, database: Any):
+    """What makes sessions or connections, and a closed one, is refused with the cure."""
+
+    async def work(engine: AsyncEngine) -> None:
+        closed = AsyncSession(engine, close_resets_only=False)
+        await closed.close()
+        for bind in (engine, async_sessionmaker(engine), engine.begin()):
+            with pytest.raises(
+                TypeError, match=r"async with AsyncSession\(engine\) as session, session\.begin\(\): await enqueue_many"
+            ):
+                await enqueue_many(bind, [{"job_type": "tick"}])  # type: ignore[call-overload]
+        with pytest.raises(sa.exc.InvalidRequestError, match="closed"):
+            enqueue(closed, "tick")
+        with pytest.raises(sa.exc.InvalidRequestError, match="closed"):
+            await enqueue_many(closed, [{"job_type": "tick"}])
+        async with engine.connect() as connection:
+            await connection.close()
+            with pytest.raises(sa.exc.ResourceClosedError):
+                await enqueue(connection, "tick")
+
+    run(database, work)
+    assert [] == queued(queue_engine)
+
+
+def forget(function: Callable[..., Any], *arguments: Any) -> None:
+    """Call without `await`."""
+    function(*arguments)
+    gc.collect()
+
+
+def test_a_missing_await_is_told(queue_engine: sa.Engine, database: Any):
+    """Without `await` nothing is enqueued, and Python's warning names the function."""
+
+    async def work(engine: AsyncEngine) -> None:
+        async with engine.connect() as connection:
+            for function, arguments in ((enqueue, ["tick"]), (enqueue_many, [[{"job_type": "tick"}]])):
+                with pytest.warns(RuntimeWarning, match=rf"'proletarian_sa\.{function.__name__}' was never awaited"):
+                    forget(function, connection, *arguments)
+            await connection.commit()
+
+    run(database, work)
+    assert [] == queued(queue_engine)
+
+
+def test_a_driver_that_is_broken():
+    """With PyMySQL 1.2 aiomysql cannot bind bytes: it is refused with the reason and the cure, wherever it is first met."""
+    pytest.importorskip("aiomysql")
+    pymysql = pytest.importorskip("pymysql")
+    if pymysql.VERSION[:2] < (1, 2):
+        pytest.skip("a PyMySQL that it can use")
+    dialect = create_async_engine("mysql+aiomysql://nobody@127.0.0.1:1/none").dialect
+
+    with pytest.raises(DatabaseNotSupported, match=r"PyMySQL 1\.2 or later.*mysql\+asyncmy://.*PyMySQL<1\.2"):
+        statements_for(dialect, default_tables)

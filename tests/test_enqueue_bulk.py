@@ -18,6 +18,8 @@ from proletarian_sa import JobTables, ManualClock, UUIDv7, create_all, enqueue, 
 from tests.bulk import CHUNK, COPY, FEW, MANY, SOME, VALUES, fastest, rows, tables_with, ways
 from tests.queue_contents import Base, User, queued, queued_ids
 
+pytestmark = pytest.mark.async_drivers
+
 NOW = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 LAST = dt.datetime.max.replace(tzinfo=dt.UTC)
 
@@ -44,6 +46,7 @@ def test_few_rows_that_are_long(queue_engine: sa.Engine, database: Any):
     assert [fastest(database, MANY)] == taken
 
 
+@pytest.mark.plain_drivers
 def test_statements_of_many_chunks(queue_engine: sa.Engine, database: Any):
     """Whatever the number of rows: the clock is read once, COPY asked for once, and a chunk is one statement."""
     sent: list[str] = []
@@ -250,6 +253,7 @@ def test_two_phases(queue_engine: sa.Engine, database: Any):
     assert set(ids) == queued_ids(queue_engine)
 
 
+@pytest.mark.plain_drivers
 def test_asyncio(queue_engine: sa.Engine, database: Any):
     """An AsyncSession and an AsyncConnection take the same ways, lists and iterators alike, and their transactions decide."""
 

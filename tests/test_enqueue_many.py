@@ -13,6 +13,8 @@ from sqlalchemy.orm import Session
 from proletarian_sa import JobTables, ManualClock, create_all, enqueue, enqueue_many
 from tests.queue_contents import Base, User, clock_of, queued, queued_ids, run_due
 
+pytestmark = pytest.mark.async_drivers
+
 LATER = dt.datetime(2090, 1, 1, tzinfo=dt.UTC)
 MANY = 12_000
 """More rows than a statement of 65 535 parameters could take."""

@@ -18,7 +18,7 @@ from tests.claims import process_next_job
 from tests.observing import add
 from tests.queue_contents import Base, User, archived, queued
 
-pytestmark = pytest.mark.usefixtures("claim")
+pytestmark = [pytest.mark.usefixtures("claim"), pytest.mark.async_drivers]
 
 
 @pytest.fixture
@@ -175,7 +175,7 @@ def test_an_integrity_error_swallowed_in_core(app_engine):
 
     if app_engine.dialect.name == "postgresql":
         assert ("failed", []) == (outcome.status, names(app_engine))
-        assert "that the handler swallowed: (psycopg.errors.UniqueViolation)" in archived(app_engine)[0].last_error
+        assert "that the handler swallowed: (" in archived(app_engine)[0].last_error
     else:
         assert ("succeeded", ["before"]) == (outcome.status, names(app_engine))
 

@@ -9,7 +9,7 @@ from tests.claims import process_next_job
 from tests.observing import add
 from tests.queue_contents import User, archived, queued
 
-pytestmark = pytest.mark.usefixtures("claim")
+pytestmark = [pytest.mark.usefixtures("claim"), pytest.mark.async_drivers]
 
 
 def names(engine):
@@ -110,6 +110,7 @@ ENDINGS = {
 
 
 @pytest.mark.parametrize("way", ["then returns", "then works on", "swallows"])
+@pytest.mark.plain_drivers
 def test_a_transaction_ended_behind_our_back_is_no_success(app_engine, way):
     """Handler ends the claim transaction: whatever it does to it, a job is never done without all of its effects."""
     for name, end in ENDINGS.items():

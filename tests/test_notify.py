@@ -18,6 +18,8 @@ from proletarian_sa.wakeups.announce import topic_of
 from tests.helpers import wait_until
 from tests.observing import add, claim
 
+pytestmark = pytest.mark.async_drivers
+
 NOTIFYING = JobTables(notify=True)
 LONG_NAME = "列" * 200
 
@@ -31,9 +33,9 @@ def notified_engine(database: Any, request: pytest.FixtureRequest) -> sa.Engine:
 
 
 @pytest.fixture
-def heard(notified_engine: sa.Engine) -> Iterator[Callable[[], list[str]]]:
+def heard(database: Any, notified_engine: sa.Engine) -> Iterator[Callable[[], list[str]]]:
     """Return what returns the topics of the notifications that have been sent so far, and not been returned yet."""
-    ear = PostgreSQLNotifications(default_tables.job).listen(notified_engine)
+    ear = PostgreSQLNotifications(default_tables.job).listen(sa.create_engine(database.url))
     ends = iter(range(1000))
 
     def hear() -> list[str]:
@@ -149,6 +151,7 @@ def test_autocommit(notified_engine: sa.Engine, heard: Any) -> None:
     assert [topic_of("default")] * 2 == heard()
 
 
+@pytest.mark.plain_drivers
 def test_asyncpg(database: Any, heard: Any) -> None:
     """Another driver, and asyncio, send them likewise."""
 
@@ -174,6 +177,7 @@ def test_default_tables(notified_engine: sa.Engine, heard: Any, monkeypatch: pyt
     assert [topic_of("default")] == heard()
 
 
+@pytest.mark.plain_drivers
 def test_other_databases_do_as_without(database: Any, queue_engine: sa.Engine, work: Any) -> None:
     """Where sessions cannot notify each other, `notify` changes nothing, and nothing is said of it."""
     if database.listen:

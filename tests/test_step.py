@@ -22,7 +22,7 @@ from tests.claims import process_next_job
 from tests.observing import Recorder, add, change, clocked_tables
 from tests.queue_contents import archived, queued, run_due
 
-pytestmark = pytest.mark.usefixtures("claim")
+pytestmark = [pytest.mark.usefixtures("claim"), pytest.mark.async_drivers]
 
 START = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 LONG_AGO = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)

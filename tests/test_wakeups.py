@@ -19,6 +19,8 @@ from proletarian_sa.wakeups import pending, stations
 from tests.helpers import wait_until
 from tests.observing import PATIENCE, add
 
+pytestmark = pytest.mark.async_drivers
+
 NEVER = 3600.0
 """A polling interval in which no test ends: what happens, happens by a wake-up."""
 ROWS = [{"job_type": "work"}, {"job_type": "work", "process_in": 3600}]
@@ -39,9 +41,9 @@ def station_of(engine: sa.Engine, **options: Any) -> stations.Station:
 
 
 @pytest.fixture
-def waiting(queue_engine: sa.Engine) -> Iterator[stations.Station]:
-    """Return where a worker of the queue `default` waits."""
-    station = station_of(queue_engine)
+def waiting(database: Any, queue_engine: sa.Engine) -> Iterator[stations.Station]:
+    """Return where a worker of the queue `default` waits, whose threads have an engine of their own on a driver for asyncio."""
+    station = station_of(sa.create_engine(database.url) if database.in_greenlet else queue_engine)
     yield station
     stations.leave(station)
 
@@ -161,6 +163,7 @@ def test_other_queues_and_tables_wake_nobody(queue_engine: sa.Engine, waiting: s
     assert 0 == waiting.wakes
 
 
+@pytest.mark.plain_drivers
 def test_ids_made_by_the_database(queue_engine: sa.Engine) -> None:
     """A job that is inserted at once, because the database makes its id, wakes with the commit."""
     tables = JobTables(job_table="n_job", archived_job_table="n_archived_job", job_ids=DatabaseIds())
@@ -175,6 +178,7 @@ def test_ids_made_by_the_database(queue_engine: sa.Engine) -> None:
     assert (0, 1) == (before, station.wakes)
 
 
+@pytest.mark.plain_drivers
 def test_asyncio(database: Any, waiting: stations.Station) -> None:
     """Commits of async sessions and connections wake workers on a synchronous engine: another driver, the same database."""
 
@@ -199,6 +203,7 @@ def test_asyncio(database: Any, waiting: stations.Station) -> None:
     assert [0, 1, 2] == asyncio.run(work())
 
 
+@pytest.mark.plain_drivers
 def test_which_engines_are_the_same_database(database: Any, queue_engine: sa.Engine, waiting: stations.Station) -> None:
     """Engines with URLs of one database wake each other; where the URL says nothing, only the same engine does."""
     add(database.create_engine())
@@ -284,6 +289,7 @@ def test_nothing_is_kept(queue_engine: sa.Engine, waiting: stations.Station) -> 
     assert [None, None] == [one() for one in kept]
 
 
+@pytest.mark.plain_drivers
 def test_without_a_worker_nothing_is_done(queue_engine: sa.Engine) -> None:
     """In a process without workers the engine is left as it was, and nothing is noted."""
     station = station_of(queue_engine)
@@ -300,6 +306,7 @@ def test_without_a_worker_nothing_is_done(queue_engine: sa.Engine) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.plain_drivers
 def test_a_forked_child_wakes_nobody(waiting: stations.Station) -> None:
     """In a forked child there are no workers, and so nobody is woken; the parent has them still."""
     reader, writer = os.pipe()
@@ -323,6 +330,7 @@ def test_a_forked_child_wakes_nobody(waiting: stations.Station) -> None:
 
 
 @pytest.mark.usefixtures("claim")
+@pytest.mark.plain_drivers
 def test_an_idle_worker_starts_at_once(queue_engine: sa.Engine, work: Any) -> None:
     """A job is begun by an idle worker long before its next poll, and so is one that a handler enqueues in `job.session`."""
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from proletarian_sa.dialects import schema_names, storage
 from proletarian_sa.dialects.base import Archived, Statements
 from proletarian_sa.dialects.bulk import NewRow, RowWriter, made_id
+from proletarian_sa.dialects.drivers import check_driver
 from proletarian_sa.dialects.mysql import MySQLStatements
 from proletarian_sa.dialects.postgresql import PostgreSQLStatements
 from proletarian_sa.dialects.sqlite import SQLiteStatements
@@ -34,7 +35,7 @@ def statements_for(dialect: Dialect, tables: JobTables) -> Statements:
     """Return the statements of these tables on this dialect, built at the first call.
 
     Raises:
-        DatabaseNotSupported: There are none for this dialect.
+        DatabaseNotSupported: There are none for this dialect, or its driver is broken.
     """
     kind = _BY_DIALECT.get(dialect.name)
     if kind is None:
@@ -42,6 +43,7 @@ def statements_for(dialect: Dialect, tables: JobTables) -> Statements:
             f"proletarian-sa runs on PostgreSQL, MySQL, MariaDB and SQLite, not on {dialect.name!r}. Give a Session or engine of "
             "one of those."
         )
+    check_driver(dialect)
     statements = tables.built.get(kind)
     if not isinstance(statements, Statements):
         statements = tables.built[kind] = kind(tables)

@@ -10,11 +10,12 @@ class Judgement:
 
     def is_transient(self, error: BaseException) -> bool:
         """Return whether the same statement may succeed later: a matter of waiting, not of mending."""
-        if isinstance(error, exc.TimeoutError):  # the pool's
+        if isinstance(error, exc.TimeoutError | TimeoutError):  # the pool's, or asyncpg's `command_timeout`
             return True
         if not isinstance(error, exc.DBAPIError) or error.orig is None:
             return False
-        return error.connection_invalidated or self._transient_code(error.orig)
+        # The system's own: a driver for asyncio could not connect.
+        return error.connection_invalidated or isinstance(error.orig, OSError) or self._transient_code(error.orig)
 
     def is_transaction_death(self, error: BaseException) -> bool:
         """Return whether the database ended the transaction for a reason that lies outside it."""

@@ -3,12 +3,13 @@
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from tests.servers.administrator import Administrator
 
@@ -31,6 +32,10 @@ class Database:
     kind: str
     url: sa.URL
     version: str
+    async_driver: str | None = None
+    """The name in a URL of the driver for asyncio of this test; None: any that its kind has."""
+    in_greenlet: bool = False
+    """The test runs on that driver; see `tests.async_drivers`."""
     server: bool = True
     """A process that other processes can talk to, not a file."""
     row_locks: bool = True
@@ -66,7 +71,7 @@ class Database:
     @property
     def async_url(self) -> sa.URL:
         """The URL for `create_async_engine`; the test disposes of such an engine itself, in its own event loop."""
-        return self.url.set(drivername=ASYNC_DRIVERS[self.url.get_backend_name()])
+        return self.url.set(drivername=self.async_driver or ASYNC_DRIVERS[self.url.get_backend_name()])
 
     @property
     def url_text(self) -> str:
@@ -75,7 +80,7 @@ class Database:
 
     def create_engine(self, **options: Any) -> sa.Engine:
         """Create an engine on this database with options of `sqlalchemy.create_engine`."""
-        engine = sa.create_engine(self.url, **options)
+        engine = self._create_engine(self.url, **options)
         self.engines.append(engine)
         return engine
 
@@ -96,9 +101,24 @@ class Database:
 
     def create_engine_as(self, role: str, **options: Any) -> sa.Engine:
         """Create an engine that connects as a role, which must have `ROLE_PASSWORD`."""
-        engine = sa.create_engine(self.url.set(username=role, password=ROLE_PASSWORD), **options)
+        engine = self._create_engine(self.url.set(username=role, password=ROLE_PASSWORD), **options)
         self.engines.append(engine)
         return engine
+
+    def create_engine_at(self, **place: Any) -> sa.Engine:
+        """Create an engine that connects elsewhere, such as to a port where nobody listens."""
+        engine = self._create_engine(self.url.set(**place))
+        self.engines.append(engine)
+        return engine
+
+    def _create_engine(self, url: sa.URL, **options: Any) -> sa.Engine:
+        if not self.in_greenlet:
+            return sa.create_engine(url, **options)
+        return create_async_engine(url.set(drivername=self.async_url.drivername), **options).sync_engine
+
+    def through(self, async_driver: str, *, in_greenlet: bool) -> "Database":
+        """Return the same database with this driver for asyncio; `in_greenlet`: `create_engine` uses it, too."""
+        return replace(self, async_driver=async_driver, in_greenlet=in_greenlet)
 
     def require(self, *capabilities: str) -> None:
         """Skip the test unless the database has all these capabilities."""

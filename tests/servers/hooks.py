@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 
 from tests.servers.errors import ServerMissingError
-from tests.servers.kinds import KINDS
+from tests.servers.kinds import KINDS, server_kind
 from tests.servers.launch import IN_MEMORY, is_roomy
 from tests.servers.registry import Servers
 from tests.servers.server import Server
@@ -156,6 +156,7 @@ def is_held_without_need(item: pytest.Item) -> bool:
 
 
 def kind_of(item: pytest.Item) -> str | None:
-    """Return the kind of database a test runs on, None if it needs none."""
+    """Return the kind of server a test runs on, None if it needs none."""
     callspec = getattr(item, "callspec", None)
-    return callspec.params.get("database_kind") if callspec else None
+    kind = callspec.params.get("database_kind") if callspec else None
+    return None if kind is None else server_kind(kind)

@@ -20,6 +20,19 @@ RECIPES: dict[str, Callable[[Path, int], Recipe]] = {
     "mariadb": mariadb.recipe,
 }
 KINDS = (*RECIPES, "sqlite")
+ASYNC_KINDS = {
+    "psycopg-async": ("postgresql", "postgresql+psycopg_async"),
+    "asyncpg": ("postgresql", "postgresql+asyncpg"),
+    "asyncmy-mysql": ("mysql", "mysql+asyncmy"),
+    "asyncmy-mariadb": ("mariadb", "mariadb+asyncmy"),
+    "aiosqlite": ("sqlite", "sqlite+aiosqlite"),
+}
+"""The drivers for asyncio: the kind of server, and the name of the driver in a URL. Each is tested with its server."""
+
+
+def server_kind(database_kind: str) -> str:
+    """Return the kind of server of a kind of database."""
+    return ASYNC_KINDS[database_kind][0] if database_kind in ASYNC_KINDS else database_kind
 
 
 def start(name: str) -> Server:
