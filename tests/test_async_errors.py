@@ -116,3 +116,38 @@ def test_a_statement_that_the_driver_gives_up(database: Any, engine: sa.Engine):
         connection.invalidate()
 
     assert "transient" in judged(engine, caught.value)
+
+
+def test_a_plan_that_is_out_of_date(app_engine: sa.Engine, database: Any):
+    """DDL that makes prepared statements invalid is no worker's end: the next try prepares them anew."""
+    database.require("listen")
+    with app_engine.connect() as connection:
+        names = sa.select(User.name)
+        for _ in range(7):  # psycopg prepares what comes often
+            connection.execute(names).all()
+        connection.commit()
+        with app_engine.begin() as other:
+            other.exec_driver_sql("ALTER TABLE users ALTER name TYPE text")
+        met = None
+        try:
+            connection.execute(names).all()
+        except sa.exc.DBAPIError as error:
+            met = error
+        connection.rollback()
+
+        assert [] == connection.execute(names).all()
+    if database.async_driver == "postgresql+asyncpg":
+        assert met is not None
+        assert {"transient"} == judged(app_engine, met)
+
+
+def test_a_prepared_statement_that_another_session_has(engine: sa.Engine, database: Any):
+    """Behind a pooler that mixes sessions the advice is that for the driver."""
+    database.require("listen")
+    with engine.connect() as connection, pytest.raises(sa.exc.DBAPIError) as caught:
+        connection.exec_driver_sql("EXECUTE nothing_of_this_name")
+    advice = statements_for(engine.dialect, default_tables).advice(caught.value)
+
+    assert advice is not None
+    asyncpg = database.async_driver == "postgresql+asyncpg"
+    assert ("statement_cache_size" if asyncpg else "prepare_threshold") in advice

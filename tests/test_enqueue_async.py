@@ -160,7 +160,7 @@ def test_what_has_no_transaction_is_refused(queue_engine: sa.Engine, database: A
     async def work(engine: AsyncEngine) -> None:
         closed = AsyncSession(engine, close_resets_only=False)
         await closed.close()
-        for bind in (engine, async_sessionmaker(engine), engine.begin()):
+        for bind in (engine, async_sessionmaker(engine)):
             with pytest.raises(
                 TypeError, match=r"async with AsyncSession\(engine\) as session, session\.begin\(\): await enqueue_many"
             ):

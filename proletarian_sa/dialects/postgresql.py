@@ -47,6 +47,13 @@ CLOSED = frozenset({"25006", "53100"})  # it is read-only, or its disk is full
 WAITED = frozenset({"55P03", "57014"})  # for a lock; or a statement's own time-out is the shorter one
 IMPATIENT = {"lock_timeout": "1s"}
 PREPARED = frozenset({"26000", "42P05"})  # a prepared statement is unknown, or another session's
+UNANSWERED = frozenset({"OperationalError", "ConnectionTimeout", "InterfaceError", "InvalidCachedStatementError"})
+"""Errors without a state; the last is asyncpg's after DDL, and SQLAlchemy forgets the plans that it is about."""
+UNPREPARED = 'use none: create_engine(…, connect_args={"prepare_threshold": None})'
+UNPREPARED_ASYNCPG = (
+    'keep none: create_async_engine(…, connect_args={"statement_cache_size": 0, "prepared_statement_cache_size": 0, '
+    '"prepared_statement_name_func": lambda: f"proletarian_{uuid4()}"})'
+)
 TRANSIENT_CLASSES = ("08", "53", "58")  # connection, resources (disk, memory, connections), system
 
 
@@ -215,7 +222,7 @@ class PostgreSQLStatements(Statements):
     def _transient_code(self, error: BaseException) -> bool:
         state = sqlstate(error)
         if state is None:  # no answer from a server: refused, reset, no such host, time-out
-            return type(error).__name__ in {"OperationalError", "ConnectionTimeout", "InterfaceError"}
+            return type(error).__name__ in UNANSWERED
         return state in TRANSIENT or state.startswith(TRANSIENT_CLASSES) or _is_standby(error)
 
     def _race_code(self, error: BaseException) -> bool:
@@ -226,9 +233,10 @@ class PostgreSQLStatements(Statements):
 
     def advice(self, error: BaseException) -> str | None:
         if isinstance(error, exc.DBAPIError) and sqlstate(error.orig) in PREPARED:
+            is_asyncpg = type(error.orig).__module__.endswith("asyncpg")
             return (
                 "Is there a pooler in transaction mode? Then let it keep prepared statements (PgBouncer 1.21 or later: "
-                'max_prepared_statements), or use none: create_engine(…, connect_args={"prepare_threshold": None})'
+                f"max_prepared_statements), or {UNPREPARED_ASYNCPG if is_asyncpg else UNPREPARED}"
             )
         if isinstance(error, exc.DBAPIError) and _is_standby(error.orig):
             return (
@@ -255,7 +263,8 @@ def _is_standby(error: BaseException | None) -> bool:
     if sqlstate(error) != "0A000":
         return False
     # By the place in its source, where the driver tells it: the message is translated.
-    place = getattr(getattr(error, "diag", None), "source_function", None)
+    place = getattr(getattr(error, "diag", None), "source_function", None)  # psycopg; then asyncpg, beneath SQLAlchemy's own
+    place = place or getattr(getattr(error, "__cause__", None), "server_source_function", None)
     return place == "call_bool_check_hook" or "during recovery" in str(error)
 
 
