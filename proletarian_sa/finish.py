@@ -122,12 +122,16 @@ class Recorder:
             # A borrowed connection may wait for locks for as long as the application likes.
             return list(recordings) if self._borrowed else self.record(recordings)
         except Exception as error:  # noqa: BLE001 - becomes an event
-            return self._failed(recordings, error)
-        self.outage, self.failures, self.refusals = False, 0, 0
-        self._runtime.recording.over(recordings)
+            return self.failed(recordings, error)
+        self.works(recordings)
         for recording, what in zip(recordings, recorded, strict=True):
             self._tell(recording, what)
         return []
+
+    def works(self, recordings: Sequence[Recording]) -> None:
+        """Take note that these are recorded."""
+        self.outage, self.failures, self.refusals = False, 0, 0
+        self._runtime.recording.over(recordings)
 
     def _not_yet(self, recordings: Sequence[Recording]) -> list[Recording]:
         """Tell of what the handler's own commit has recorded, for which nothing is left to write or wait for; return the others."""
@@ -152,7 +156,8 @@ class Recorder:
         except exc.SQLAlchemyError:
             return  # it lapses with the lease that it has: `give_up` tells
 
-    def _failed(self, recordings: Sequence[Recording], error: Exception) -> list[Recording]:
+    def failed(self, recordings: Sequence[Recording], error: Exception) -> list[Recording]:
+        """Judge an error, tell, and return what `record` returns after it."""
         statements = self._runtime.statements
         for recording in recordings:
             recording.repeated |= self._own.commit_failed

@@ -44,6 +44,22 @@ class Health:
     reason: str
 
 
+class Asking:
+    """A block that waits for the database; made for each job, and more than once."""
+
+    __slots__ = ("_activity", "_asked")
+
+    def __init__(self, asked: dict[int, tuple[float, str]], activity: str) -> None:
+        self._asked = asked
+        self._activity = activity
+
+    def __enter__(self) -> None:
+        self._asked[threading.get_ident()] = (time.monotonic(), self._activity)
+
+    def __exit__(self, *_error: object) -> None:
+        del self._asked[threading.get_ident()]
+
+
 class Vigil:
     """What the threads of a worker ask of the database: since when, and with what success; and what was told of that."""
 
@@ -54,15 +70,9 @@ class Vigil:
         self._asked: dict[int, tuple[float, str]] = {}  # by thread; each changes its own
         self._failing: dict[str, tuple[float, BaseException]] = {}  # by activity
 
-    @contextmanager
-    def asking(self, activity: str) -> Iterator[None]:
+    def asking(self, activity: str) -> Asking:
         """Take note that this thread waits for the database, until the block ends."""
-        thread = threading.get_ident()
-        self._asked[thread] = (time.monotonic(), activity)
-        try:
-            yield
-        finally:
-            del self._asked[thread]
+        return Asking(self._asked, activity)
 
     @contextmanager
     def aside(self) -> Iterator[None]:

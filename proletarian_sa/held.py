@@ -5,12 +5,14 @@ from __future__ import annotations
 import datetime as dt
 import threading
 import time
-from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from proletarian_sa import events
 from proletarian_sa.backoff import backoff
+from proletarian_sa.claimed import Finish
+from proletarian_sa.dialects import Archived
 from proletarian_sa.dialects.held import held_row
 from proletarian_sa.errors import DatabaseNotSupported, is_ctrl_c
 from proletarian_sa.finish import Recorder, Recording, interrupted, record_until
@@ -18,10 +20,10 @@ from proletarian_sa.floor import EARLIEST
 from proletarian_sa.held_session import HeldTransaction
 from proletarian_sa.own_connection import OwnConnection
 from proletarian_sa.run import Decision, about, run, start
-from proletarian_sa.trouble import Trouble
+from proletarian_sa.trouble import RECORDING, Trouble
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from proletarian_sa.claimed import ClaimedJob
     from proletarian_sa.dialects.held import HeldStatements
@@ -62,7 +64,9 @@ class HeldClaims:
             keep=keep_connection,
             settle=partial(self._statements.keep_open, lasting=keep_connection),
             restore=self._statements.let_go,
+            commit=self._statements.commit,
         )
+        self._go_on = partial(self._own.commit, going_on=True)
         self._recorder = Recorder(runtime, own=self._own)
 
     @property
@@ -94,7 +98,8 @@ class HeldClaims:
                 if floor is not None:
                     floor.claimed(since, began, [] if claimed is None else [claimed])
                 if claimed is not None:
-                    self._runtime.emit(events.JobsClaimed(worker_id=self._runtime.worker_id, queue=queue, count=1))
+                    if not self._runtime.is_quiet():
+                        self._runtime.emit(events.JobsClaimed(worker_id=self._runtime.worker_id, queue=queue, count=1))
                     return claimed
                 self._own.commit()  # each by itself: what a poll of an empty queue has locked is free while a job runs
         except BaseException:
@@ -129,7 +134,7 @@ class HeldClaims:
             self._runtime.emit(events.JobReleased(**about(self._runtime, claimed)))
             return interrupted(decision)
         recording = Recording(decision)
-        if self._own.is_open and not self._recorder.record([recording]) and recording.outcome is not None:
+        if self._own.is_open and not self._try_to_record(recording) and recording.outcome is not None:
             return recording.outcome
         # The lock is lost: the outcome is recorded if nobody has had the job since.
         recorder = Recorder(self._runtime, keep_connection=False)
@@ -138,11 +143,30 @@ class HeldClaims:
         self._recorder.refusals += recorder.refusals
         return outcome
 
+    def _try_to_record(self, recording: Recording) -> list[Recording]:
+        """Do what `Recorder.record` does in the claim's transaction: with few words for a job that went well, as most do."""
+        decision = recording.decision
+        if decision.verdict == "success" and not decision.recorded:
+            finish = Finish(job=decision.claimed, status="success")
+            try:
+                with self._runtime.vigil.asking(RECORDING):
+                    archived = self._statements.archive(self._own.begin(), finish)
+                    self._go_on()
+            except Exception as error:  # noqa: BLE001 - becomes an event
+                self._own.close()
+                return self._recorder.failed([recording], error)
+            self._recorder.works([recording])
+            if archived is Archived.LOST:
+                recording.decision = replace(decision, verdict="lost")
+            else:
+                recording.decision = replace(decision, recorded=True, replaced=archived is Archived.REPLACED)
+        return self._recorder.record([recording])
+
     def _run(self, claimed: ClaimedJob, stopping: threading.Event | None) -> Decision:
         if stopping is not None and stopping.is_set():
             return Decision(claimed=claimed, verdict="release")
         connection = self._own.begin()
-        started = start(self._runtime, claimed, lambda: HeldTransaction(self._runtime, claimed, connection, self._own.commit))
+        started = start(self._runtime, claimed, lambda: HeldTransaction(self._runtime, claimed, connection, self._go_on))
         if isinstance(started, Decision):
             return started
         with self._watch.over(claimed, started):
@@ -159,14 +183,23 @@ class HeldClaims:
 
 
 class Watched:
-    """A job that runs inside its claim's transaction."""
+    """A job that runs inside its claim's transaction: looked after while this is entered."""
 
-    def __init__(self, claimed: ClaimedJob, running: RunningJob) -> None:
+    __slots__ = ("_watch", "claimed", "lost", "running", "since", "warned")
+
+    def __init__(self, watch: HeldWatch, claimed: ClaimedJob, running: RunningJob) -> None:
+        self._watch = watch
         self.claimed = claimed
         self.running = running
         self.since = time.monotonic()
         self.warned = False
         self.lost = False
+
+    def __enter__(self) -> None:
+        self._watch.add(self)
+
+    def __exit__(self, *_error: object) -> None:
+        self._watch.discard(self)
 
 
 class HeldWatch:
@@ -203,18 +236,21 @@ class HeldWatch:
         with self._lock:
             return [one.running for one in self._watched]
 
-    @contextmanager
-    def over(self, claimed: ClaimedJob, running: RunningJob) -> Iterator[None]:
-        """Look after a job meanwhile."""
-        watched = Watched(claimed, running)
+    def over(self, claimed: ClaimedJob, running: RunningJob) -> Watched:
+        """Look after a job meanwhile: enter what this returns."""
+        return Watched(self, claimed, running)
+
+    def add(self, watched: Watched) -> None:
+        """Begin to look after a job."""
         with self._lock:
             self._watched.add(watched)
-        self._any.set()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._watched.discard(watched)
+            if not self._any.is_set():
+                self._any.set()
+
+    def discard(self, watched: Watched) -> None:
+        """Look after it no longer."""
+        with self._lock:
+            self._watched.discard(watched)
 
     def look(self) -> None:
         """Ask which of the connections are still there; warn of long jobs.

@@ -71,6 +71,7 @@ class HeldCrew(Lifecycle):
 
     def _poll(self, claims: HeldClaims) -> ClaimedJob | None:
         """Wait for a job, while no other thread does."""
+        claims.own.rollback()  # a transaction that has begun with the end of the last one
         with self._polling:
             while not self._stopping.is_set():
                 if self._waiting is not None and not self._failures:

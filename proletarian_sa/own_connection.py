@@ -123,6 +123,7 @@ class OwnConnection:
         keep: False gives the connection back after each transaction, for pools that are too small.
         settle: Sets up a new connection and returns what to restore, None if that is nothing.
         restore: Undoes that before the connection is given back.
+        commit: Commits where another transaction follows at once; by default as anywhere.
         in_line: Whether its transactions wait for their turns where one may write at a time.
 
     Attributes:
@@ -136,6 +137,7 @@ class OwnConnection:
         keep: bool = True,
         settle: Callable[[Connection], Any] | None = None,
         restore: Callable[[Connection, Any], None] | None = None,
+        commit: Callable[[Connection], None] | None = None,
         in_line: bool = True,
     ) -> None:
         self._engine = engine
@@ -143,6 +145,7 @@ class OwnConnection:
         self._keep = keep
         self._settle = settle
         self._restore = restore
+        self._commit_going_on = commit
         self._connection: Connection | None = None
         self._before: Any = None
         self.commit_failed = False
@@ -168,12 +171,15 @@ class OwnConnection:
         assert self._connection is not None
         return self._connection
 
-    def commit(self) -> None:
-        """Commit what is open, if anything is."""
+    def commit(self, *, going_on: bool = False) -> None:
+        """Commit what is open, if anything is; `going_on`: another transaction follows at once, and may begin with that."""
         if self._connection is None:
             return
         self.commit_failed = True
-        self._connection.commit()
+        if going_on and self._keep and self._commit_going_on is not None:
+            self._commit_going_on(self._connection)
+        else:
+            self._connection.commit()
         self.commit_failed = False
         if not self._keep:
             self.close()

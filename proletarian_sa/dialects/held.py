@@ -80,6 +80,10 @@ class HeldStatements:
     def begin(self, connection: Connection) -> None:
         """Tell the server what it should know in each transaction before claims."""
 
+    def commit(self, connection: Connection) -> None:
+        """Commit where another claim follows at once: its transaction may begin with that."""
+        connection.commit()
+
     def claim(self, connection: Connection, *, queue: str, token: str, since: dt.datetime = EARLIEST) -> ClaimedJob | None:
         """Lock the oldest due job that nobody holds, of those due since then; after `begin`.
 

@@ -10,6 +10,7 @@ from sqlalchemy.dialects import postgresql
 
 from proletarian_sa.dialects.base import Archived
 from proletarian_sa.dialects.held import HeldStatements
+from proletarian_sa.dialects.hot import HotStatement, commit_and_begin, look_for_watchers
 from proletarian_sa.dialects.planner import IN_ORDER, is_direct, is_settled, remember, settings, settle, unsettle
 from proletarian_sa.types import current_time
 
@@ -34,6 +35,7 @@ class PostgreSQLHeld(HeldStatements):
     def _build(self) -> None:
         self._settle = settings(IN_ORDER | IDLE_TIMEOUT)
         self._settle_17 = settings(IN_ORDER | IDLE_TIMEOUT | TRANSACTION_TIMEOUT)
+        self._hot_claim = HotStatement(self._claim)
         self._build_archive()
         backends = sa.table("pg_stat_activity", sa.column("pid", sa.Integer), schema="pg_catalog")
         given = sa.bindparam("backends", type_=postgresql.ARRAY(sa.Integer))
@@ -50,13 +52,23 @@ class PostgreSQLHeld(HeldStatements):
             "last_error": sa.func.coalesce(sa.bindparam("error", type_=job.c.last_error.type), gone.c.last_error),
         }
         insert = postgresql.insert(archived_job).from_select(list(archived), sa.select(*archived.values()).select_from(gone))
-        self._archive: sa.UpdateBase = insert.on_conflict_do_update(
-            index_elements=["job_id"], set_={name: insert.excluded[name] for name in archived if name != "job_id"}
-        ).returning(sa.literal_column("xmax <> 0"))
+        self._archive = HotStatement(
+            insert.on_conflict_do_update(
+                index_elements=["job_id"], set_={name: insert.excluded[name] for name in archived if name != "job_id"}
+            ).returning(sa.literal_column("xmax <> 0"))
+        )
 
     def begin(self, connection: Connection) -> None:
         if not is_settled(connection):
             connection.execute(self._settle_17 if _has_transaction_timeout(connection) else self._settle)
+
+    def commit(self, connection: Connection) -> None:
+        if not (is_settled(connection) and commit_and_begin(connection, "COMMIT AND CHAIN")):
+            connection.commit()
+
+    def _lock_next(self, connection: Connection, wanted: Mapping[str, Any]) -> Any:
+        look_for_watchers(connection)
+        return self._hot_claim.first(connection, wanted)
 
     def keep_open(self, connection: Connection, *, lasting: bool) -> dict[str, str] | None:
         """Remember the planner's settings for `lend`; set ours, if they may stay for more than one transaction."""
@@ -75,8 +87,10 @@ class PostgreSQLHeld(HeldStatements):
             "outcome": finish.status,
             "error": finish.last_error,
         }
-        replaced = connection.execute(self._archive, values).scalar()
-        return {None: Archived.LOST, False: Archived.DONE, True: Archived.REPLACED}[replaced]
+        row = self._archive.first(connection, values)
+        if row is None:
+            return Archived.LOST
+        return Archived.REPLACED if row[0] else Archived.DONE
 
     def living(self, connection: Connection, backends: Collection[int]) -> set[int]:
         return set(connection.execute(self._living, {"backends": list(backends)}).scalars())
