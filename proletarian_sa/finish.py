@@ -125,7 +125,7 @@ class Recorder:
             return self.failed(recordings, error)
         self.works(recordings)
         for recording, what in zip(recordings, recorded, strict=True):
-            self._tell(recording, what)
+            self.tell(recording, what)
         return []
 
     def works(self, recordings: Sequence[Recording]) -> None:
@@ -137,11 +137,12 @@ class Recorder:
         """Tell of what the handler's own commit has recorded, for which nothing is left to write or wait for; return the others."""
         for recording in recordings:
             if recording.decision.recorded:
-                self._tell(recording, _archived(self._runtime, recording.decision, None))
+                self.tell(recording, _archived(self._runtime, recording.decision, None))
                 self.refusals = 0
         return [recording for recording in recordings if recording.status is None]
 
-    def _tell(self, recording: Recording, recorded: Recorded) -> None:
+    def tell(self, recording: Recording, recorded: Recorded) -> None:
+        """Take note of an outcome that is committed, and tell."""
         recording.decision, recording.status, happened = recorded
         for event in happened:
             self._runtime.emit(event)

@@ -7,7 +7,7 @@ import threading
 import time
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from proletarian_sa import events
 from proletarian_sa.backoff import backoff
@@ -23,7 +23,7 @@ from proletarian_sa.run import Decision, about, run, start
 from proletarian_sa.trouble import RECORDING, Trouble
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from proletarian_sa.claimed import ClaimedJob
     from proletarian_sa.dialects.held import HeldStatements
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from proletarian_sa.outcomes import Outcome
     from proletarian_sa.running import RunningJob
     from proletarian_sa.runtime import Runtime
+
+Lent = TypeVar("Lent", bound=HeldTransaction)
 
 LOOK: Final = 1.0  # seconds between looks at the connections of running jobs
 SLOWEST_LOOK: Final = 10.0  # seconds, while the database is away
@@ -83,10 +85,21 @@ class HeldClaims:
         """Roll back what is open, and give the connection back."""
         self._own.close()
 
+    def limit(self) -> int:
+        """Return how many jobs to claim at a time."""
+        return 1
+
     def claim(self) -> ClaimedJob | None:
         """Lock a due job of the first queue that has one; None if none has.
 
         **Transaction:** begins one, which holds the claim; without a job it is over.
+        """
+        return next(iter(self.claim_some(1)), None)
+
+    def claim_some(self, limit: int) -> list[ClaimedJob]:
+        """Lock as many due jobs of the first queue that has any; the oldest comes first.
+
+        **Transaction:** begins one, which holds the claims; without jobs it is over.
         """
         try:
             for queue in self._runtime.queues:
@@ -94,18 +107,27 @@ class HeldClaims:
                 self._statements.begin(connection)
                 floor = None if self._floors is None else self._floors[queue]
                 since, began = EARLIEST if floor is None else floor.since(), time.monotonic()
-                claimed = self._statements.claim(connection, queue=queue, token=self._runtime.tokens.new(), since=since)
+                token = self._runtime.tokens.new()
+                claimed = self._statements.claim_some(connection, queue=queue, token=token, since=since, limit=limit)
                 if floor is not None:
-                    floor.claimed(since, began, [] if claimed is None else [claimed])
-                if claimed is not None:
+                    floor.claimed(since, began, claimed)
+                if claimed:
                     if not self._runtime.is_quiet():
-                        self._runtime.emit(events.JobsClaimed(worker_id=self._runtime.worker_id, queue=queue, count=1))
+                        self._runtime.emit(events.JobsClaimed(worker_id=self._runtime.worker_id, queue=queue, count=len(claimed)))
                     return claimed
                 self._own.commit()  # each by itself: what a poll of an empty queue has locked is free while a job runs
         except BaseException:
             self._own.close()
             raise
-        return None
+        return []
+
+    def run_all(self, claimed: Sequence[ClaimedJob], stopping: threading.Event) -> None:
+        """Run the jobs just claimed, no more than `limit`, and record what became of them.
+
+        **Transaction:** as `run`.
+        """
+        for job in claimed:
+            self.run(job, stopping)
 
     def run(self, claimed: ClaimedJob, stopping: threading.Event | None = None) -> Outcome:
         """Run the job just claimed, and record what became of it.
@@ -117,7 +139,7 @@ class HeldClaims:
         **Transaction:** the one that holds the claim, over when this returns; if it is lost, one to record the outcome in.
         """
         try:
-            decision = self._run(claimed, stopping)
+            decision = self._run(claimed, stopping, HeldTransaction)[0]
         except BaseException as error:
             self._own.close()  # the lock is gone with it: the job is due again
             if is_ctrl_c(error):
@@ -162,13 +184,14 @@ class HeldClaims:
                 recording.decision = replace(decision, recorded=True, replaced=archived is Archived.REPLACED)
         return self._recorder.record([recording])
 
-    def _run(self, claimed: ClaimedJob, stopping: threading.Event | None) -> Decision:
+    def _run(self, claimed: ClaimedJob, stopping: threading.Event | None, kind: type[Lent]) -> tuple[Decision, Lent | None]:
+        """Return what is to become of the job, and what is behind its `job.session`, if it used that."""
         if stopping is not None and stopping.is_set():
-            return Decision(claimed=claimed, verdict="release")
+            return Decision(claimed=claimed, verdict="release"), None
         connection = self._own.begin()
-        started = start(self._runtime, claimed, lambda: HeldTransaction(self._runtime, claimed, connection, self._go_on))
+        started = start(self._runtime, claimed, lambda: kind(self._runtime, claimed, connection, self._go_on))
         if isinstance(started, Decision):
-            return started
+            return started, None
         with self._watch.over(claimed, started):
             if stopping is not None and stopping.is_set():  # since we looked: whoever set it may not have seen this job
                 started._stop.set()
@@ -177,7 +200,7 @@ class HeldClaims:
         if started._not_opened is not None or (transaction is not None and not transaction.alive):
             self._own.close()
         try:
-            return decision
+            return decision, transaction  # type: ignore[return-value]
         finally:
             del decision  # likewise
 

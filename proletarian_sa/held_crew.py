@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from proletarian_sa.floor import Floor
 from proletarian_sa.held import HeldClaims, HeldWatch
+from proletarian_sa.held_batch import BatchClaims
 from proletarian_sa.lifecycle import LONGEST_STAGGER, Habits, Lifecycle
 from proletarian_sa.trouble import CLAIMING
 
@@ -53,14 +55,16 @@ class HeldCrew(Lifecycle):
         self._end()
 
     def _work(self) -> None:
-        claims = HeldClaims(self._runtime, self._watch, keep_connection=self._keep, floors=self._floors)
+        size = self._habits.batch_size
+        make = HeldClaims if size == 1 else partial(BatchClaims, size=size)
+        claims = make(self._runtime, self._watch, keep_connection=self._keep, floors=self._floors)
         busy = False
         try:
             while not self._stopping.is_set():
                 claimed = self._claim(claims) if busy and not self._failures else self._poll(claims)
-                busy = claimed is not None
-                if claimed is not None:
-                    claims.run(claimed, self._stopping)
+                busy = bool(claimed)
+                if claimed:
+                    claims.run_all(claimed, self._stopping)
                     self._judge(claims.refusals)
                 del claimed
         except BaseException as error:  # noqa: BLE001 - kept for run(), and an event
@@ -69,33 +73,33 @@ class HeldCrew(Lifecycle):
         finally:
             claims.close()
 
-    def _poll(self, claims: HeldClaims) -> ClaimedJob | None:
-        """Wait for a job, while no other thread does."""
+    def _poll(self, claims: HeldClaims) -> list[ClaimedJob]:
+        """Wait for jobs, while no other thread does."""
         claims.own.rollback()  # a transaction that has begun with the end of the last one
         with self._polling:
             while not self._stopping.is_set():
                 if self._waiting is not None and not self._failures:
                     self._idle.wait(self._stopping, *self._waiting)
-                claimed = None if self._stopping.is_set() else self._claim(claims)
-                if claimed is not None:
+                claimed = [] if self._stopping.is_set() else self._claim(claims)
+                if claimed:
                     return claimed
-        return None
+        return []
 
-    def _claim(self, claims: HeldClaims) -> ClaimedJob | None:
-        """Take a job, if there is one; wait after an error."""
+    def _claim(self, claims: HeldClaims) -> list[ClaimedJob]:
+        """Take a job, or some, if there is any; wait after an error."""
         try:
             with self._runtime.vigil.asking(CLAIMING):
                 wakes = self._idle.about_to_claim()
-                claimed = claims.claim()
-                pause = self._idle.pause(claims.own) if claimed is None else 0.0
+                claimed = claims.claim_some(claims.limit())
+                pause = 0.0 if claimed else self._idle.pause(claims.own)
         except Exception as error:  # noqa: BLE001 - judged there: waited out, or the worker's end
             self._failures += 1
             self._idle.hand_on()
             self._stopping.wait(self._wait_out(error, self._failures))
-            return None
+            return []
         self._recovered(self._failures)
         self._failures = 0
-        self._waiting = (wakes, pause) if claimed is None else None
-        if claimed is not None:
+        self._waiting = None if claimed else (wakes, pause)
+        if claimed:
             self._idle.hand_on()
         return claimed

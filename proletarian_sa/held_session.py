@@ -75,6 +75,9 @@ class HeldTransaction(HandlerTransaction):
         if self.session.get_transaction() is not self._joined:
             raise not_yours()
         super().complete()
+
+    def _release(self) -> None:
+        super()._release()
         self._released = True
         self._runtime.statements.take_back(self.connection)
 

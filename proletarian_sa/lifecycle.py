@@ -40,6 +40,7 @@ class Habits:
         on_shutdown: Called once all handlers have returned.
         factory: What each process of handlers loads; None: handlers run in threads.
         load: Loads it there.
+        batch_size: How many held jobs share a transaction at the most.
     """
 
     threads: int
@@ -48,6 +49,7 @@ class Habits:
     on_shutdown: Callable[[], object] | None = None
     factory: str | None = None
     load: Callable[[str], Runtime] | None = None
+    batch_size: int = 1
 
 
 class Lifecycle:

@@ -110,11 +110,7 @@ class HandlerTransaction:
         """
         statements = self._runtime.statements
         try:
-            self.session.flush()
-            self._connect()  # raises if an earlier flush has failed
-            self._release_inner()
-            statements.check_constraints(self.connection)
-            self._savepoint.commit()
+            self._release()
         except exc.DBAPIError as error:
             if statements.is_lost_savepoint(error):
                 raise TransactionLost(
@@ -129,6 +125,16 @@ class HandlerTransaction:
             if not self._savepoint.is_active and not isinstance(error, exc.PendingRollbackError):
                 raise not_yours() from error
             raise
+
+    def _release(self) -> None:
+        self._flush()
+        self._runtime.statements.check_constraints(self.connection)
+        self._savepoint.commit()
+
+    def _flush(self) -> None:
+        self.session.flush()
+        self._connect()  # raises if an earlier flush has failed
+        self._release_inner()
 
     def _release_inner(self) -> None:
         """Release the savepoints that the handler has left open."""

@@ -15,7 +15,7 @@ from proletarian_sa.floor import EARLIEST
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from sqlalchemy.engine import Connection
 
@@ -42,7 +42,7 @@ class HeldStatements:
             sa.select(*statements.read, self._backend())
             .where(statements.due_since)
             .order_by(columns.process_at)
-            .limit(1)
+            .limit(sa.bindparam("limit", type_=sa.Integer))
             .with_for_update(skip_locked=True)
         )
         self._own = sa.select(columns.job_id).where(self.fence).with_for_update()
@@ -89,12 +89,21 @@ class HeldStatements:
 
         **Transaction:** locks one row until its end; writes nothing.
         """
-        row = self._lock_next(connection, {**self._statements.times(), "of_queue": queue, "since": since})
-        return None if row is None else _claimed_job(row, token)
+        return next(iter(self.claim_some(connection, queue=queue, token=token, since=since, limit=1)), None)
 
-    def _lock_next(self, connection: Connection, wanted: Mapping[str, Any]) -> Any:
-        """Return the row of the oldest due job that nobody holds, locked, or None."""
-        return connection.execute(self._claim, wanted).first()
+    def claim_some(
+        self, connection: Connection, *, queue: str, token: str, since: dt.datetime = EARLIEST, limit: int
+    ) -> list[ClaimedJob]:
+        """Lock as many of the oldest due jobs that nobody holds, of those due since then; after `begin`. The oldest comes first.
+
+        **Transaction:** locks their rows until its end; writes nothing.
+        """
+        wanted = {**self._statements.times(), "of_queue": queue, "since": since, "limit": limit}
+        return [_claimed_job(row, token) for row in self._lock(connection, wanted)]
+
+    def _lock(self, connection: Connection, wanted: Mapping[str, Any]) -> Sequence[Any]:
+        """Return the rows of the oldest due jobs that nobody holds, locked."""
+        return connection.execute(self._claim, wanted).all()
 
     def own(self, connection: Connection, job: ClaimedJob) -> bool:
         """Lock the row again, and return whether it says what it said at the claim; waits for an unfinished commit."""

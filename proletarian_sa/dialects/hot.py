@@ -42,7 +42,7 @@ def _is_free(connection: Connection) -> bool:
 
 
 class HotStatement:
-    """A statement of which the first row is wanted.
+    """A statement that returns a few rows.
 
     SQLAlchemy sends it the first time on a connection. What it has made of it, a text and conversions of values, is sent again as
     it is.
@@ -52,15 +52,15 @@ class HotStatement:
         self._statement = statement
         self._sent: WeakKeyDictionary[Connection, _Sent] = WeakKeyDictionary()
 
-    def first(self, connection: Connection, values: Mapping[str, Any]) -> Sequence[Any] | None:
-        """Execute it with these values, and return its first row, if there is one."""
+    def rows(self, connection: Connection, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+        """Execute it with these values, and return its rows."""
         sent = self._sent.get(connection)
         if sent is not None and _is_free(connection):
             return sent.again(connection, values)
         result: CursorResult[Any] = connection.execute(self._statement, values)
         if sent is None:
             self._sent[connection] = _Sent(self._statement, result)
-        return result.first()
+        return result.all()
 
 
 class _Sent:
@@ -81,8 +81,8 @@ class _Sent:
         self._readers = [(place, read) for place, read in enumerate(readers) if read is not None]
         self._cursor: Any = None
 
-    def again(self, connection: Connection, values: Mapping[str, Any]) -> Sequence[Any] | None:
-        """Send it, and return the first row."""
+    def again(self, connection: Connection, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+        """Send it, and return its rows."""
         named = {**self._constants, **values}
         for name, write in self._writers:
             named[name] = write(named[name])
@@ -93,16 +93,17 @@ class _Sent:
         try:
             cursor = cursor or connection.connection.cursor()
             connection.dialect.do_execute(cursor, self._text, parameters)
-            row = cursor.fetchone()
+            rows = cursor.fetchall()
         except BaseException as error:  # noqa: BLE001 - raised again
             _raise(connection, error, self._text, parameters, cursor)
         self._cursor = cursor  # not for a connection in trouble
-        if row is None:
-            return None
-        values_read = list(row)
+        return [self._read(row) for row in rows] if self._readers else rows
+
+    def _read(self, row: Sequence[Any]) -> list[Any]:
+        values = list(row)
         for place, read in self._readers:
-            values_read[place] = read(values_read[place])
-        return values_read
+            values[place] = read(values[place])
+        return values
 
 
 def commit_and_begin(connection: Connection, text: str) -> bool:
@@ -114,7 +115,9 @@ def commit_and_begin(connection: Connection, text: str) -> bool:
         return False
     lasting = _Lasting(connection.connection, text)
     try:
-        connection.dialect.do_commit(cast("PoolProxiedConnection", lasting))  # which others may have wrapped, as we do ourselves to hear of commits
+        connection.dialect.do_commit(
+            cast("PoolProxiedConnection", lasting)
+        )  # which others may have wrapped, as we do ourselves to hear of commits
     except BaseException as error:  # noqa: BLE001 - raised again
         _raise(connection, error, text, (), None)
     return True

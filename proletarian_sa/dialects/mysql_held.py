@@ -11,7 +11,7 @@ from proletarian_sa.dialects.held import HeldStatements
 from proletarian_sa.dialects.two_steps import TwoSteps
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from sqlalchemy.engine import Connection
 
@@ -67,21 +67,21 @@ class MySQLHeld(HeldStatements):
             .with_hint(job, "FORCE INDEX (PRIMARY)")
             .where(statements.due)  # again, of what is locked
             .order_by(due.c.process_at)
-            .limit(1)
+            .limit(sa.bindparam("limit", type_=sa.Integer))
             .with_for_update(skip_locked=True)
         )
 
-    def _lock_next(self, connection: Connection, wanted: Mapping[str, Any]) -> Any:
+    def _lock(self, connection: Connection, wanted: Mapping[str, Any]) -> Sequence[Any]:
         if not is_mariadb(connection):
-            return super()._lock_next(connection, wanted)
+            return super()._lock(connection, wanted)
         for _ in range(TRIES - 1):
             try:
-                return connection.execute(self._claim_on_mariadb, wanted).first()
+                return connection.execute(self._claim_on_mariadb, wanted).all()
             except exc.DBAPIError as error:
                 # innodb_snapshot_isolation, the default since 11.6.2: "Record has changed since last read". Nothing was held yet.
                 if not self._statements.is_lost_race(error):
                     raise
-        return connection.execute(self._claim_on_mariadb, wanted).first()
+        return connection.execute(self._claim_on_mariadb, wanted).all()
 
     def _build(self) -> None:
         self._claim_on_mariadb = self._look_then_lock()

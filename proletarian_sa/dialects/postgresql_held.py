@@ -15,7 +15,7 @@ from proletarian_sa.dialects.planner import IN_ORDER, is_direct, is_settled, rem
 from proletarian_sa.types import current_time
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from sqlalchemy.engine import Connection
 
@@ -66,9 +66,9 @@ class PostgreSQLHeld(HeldStatements):
         if not (is_settled(connection) and commit_and_begin(connection, "COMMIT AND CHAIN")):
             connection.commit()
 
-    def _lock_next(self, connection: Connection, wanted: Mapping[str, Any]) -> Any:
+    def _lock(self, connection: Connection, wanted: Mapping[str, Any]) -> Sequence[Any]:
         look_for_watchers(connection)
-        return self._hot_claim.first(connection, wanted)
+        return self._hot_claim.rows(connection, wanted)
 
     def keep_open(self, connection: Connection, *, lasting: bool) -> dict[str, str] | None:
         """Remember the planner's settings for `lend`; set ours, if they may stay for more than one transaction."""
@@ -87,10 +87,10 @@ class PostgreSQLHeld(HeldStatements):
             "outcome": finish.status,
             "error": finish.last_error,
         }
-        row = self._archive.first(connection, values)
-        if row is None:
+        rows = self._archive.rows(connection, values)
+        if not rows:
             return Archived.LOST
-        return Archived.REPLACED if row[0] else Archived.DONE
+        return Archived.REPLACED if rows[0][0] else Archived.DONE
 
     def living(self, connection: Connection, backends: Collection[int]) -> set[int]:
         return set(connection.execute(self._living, {"backends": list(backends)}).scalars())
