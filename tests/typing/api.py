@@ -155,6 +155,7 @@ class MyArchivedJob(ArchivedJobMixin, Base):
 tables = JobTables(job=MyJob, archived_job=MyArchivedJob)
 assert_type(process_next_job(engine, jobs, tables=tables, retry=choose), Outcome | None)
 worker = QueueWorker(engine, print, lease=dt.timedelta(minutes=1), install_signal_handlers=True)
+batching = QueueWorker(engine, print, claim="held", batch_size=50)
 try:
     worker.start()
 except RightsMissing as error:
