@@ -187,7 +187,7 @@ class BatchClaims(HeldClaims):
                 self._own.close()
             else:
                 self._end(ran, committed=True)
-                self._recorder.works()
+                self._recorder.works([one.recording for one in ran])
                 for recording, what in told:
                     self._recorder.tell(recording, what)
                 self._recorder.record([Recording(replace(one.decision, recorded=True)) for one in ran if one.done is not None])
@@ -209,7 +209,8 @@ class BatchClaims(HeldClaims):
     def _record_lost(self, ran: Sequence[Ran], error: Exception | None, *, unanswered: bool) -> None:
         """Record outcomes after the transaction is lost, each by itself: of those jobs whose work was not lost with it."""
         if error is not None:
-            self._tell_of(error)
+            waiting = [one.recording for one in ran if not one.is_untouched]
+            self._runtime.recording.met(error, lambda _failures: dt.timedelta(), waiting=waiting, stalls=False)
         recorder = Recorder(self._runtime, keep_connection=False)
         deadline = time.monotonic() + self._runtime.lease.total_seconds()
         for one in ran:
@@ -221,17 +222,6 @@ class BatchClaims(HeldClaims):
             recording.repeated |= unanswered
             record_until(self._runtime, recorder, recording, lambda: deadline)
         self._recorder.refusals += recorder.refusals
-
-    def _tell_of(self, error: Exception) -> None:
-        self._runtime.emit(
-            events.TransientErrorMet(
-                worker_id=self._runtime.worker_id,
-                activity=RECORDING,
-                exception=error,
-                retry_in=dt.timedelta(),
-                consecutive=1,
-            )
-        )
 
     @staticmethod
     def _end(ran: Sequence[Ran], *, committed: bool) -> None:
