@@ -141,20 +141,17 @@ def test_an_error_is_sqlalchemys(database, queue_engine, work):
     assert all(isinstance(event.exception, sa.exc.DBAPIError) for event in seen.of(events.TransientErrorMet))
 
 
-def test_a_job_that_is_enqueued_by_a_job_wakes_the_worker(database, queue_engine, work):
-    """A commit that begins the next transaction, too, is a commit: the worker is woken by it, long before its next poll."""
+def test_a_job_that_is_enqueued_by_a_job_wakes_a_worker(database, queue_engine, work):
+    """A commit that begins the next transaction, too, is a commit: a worker of this process is woken, long before its next poll."""
     database.require("row_locks")
-
-    def handler(job):
-        if job.job_type == "first":
-            enqueue(job.session, "second")
-
-    worker, seen = work(handler, queue_engine, claim="held", polling_interval=600, worker_threads=2)
-    with worker:
-        for _ in range(3):
-            count = len(seen.of(events.JobSucceeded))
-            add(queue_engine, "first")
-            seen.wait_for(events.JobSucceeded, count=count + 2)
+    options = {"claim": "held", "polling_interval": 600}
+    first, seen = work(lambda job: enqueue(job.session, "second", queue="other"), queue_engine, **options)
+    second, woken = work(lambda _job: None, queue_engine, queue="other", **options)
+    with first, second:
+        for count in (1, 2, 3):
+            add(queue_engine)
+            seen.wait_for(events.JobSucceeded, count=count)
+            woken.wait_for(events.JobSucceeded, count=count)
 
     assert 6 == len(archived(queue_engine))
 
