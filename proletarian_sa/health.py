@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -12,12 +12,14 @@ from proletarian_sa import events
 from proletarian_sa.log import brief
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Iterator
 
 State = Literal["stopped", "running", "stopping", "failed"]
 
 SILENT: Final = 10.0  # seconds without an answer until that is told, and again after twice that, and so on
 LOOKS: Final = 5  # at it, in that time
+_asking: Final[ContextVar[object]] = ContextVar("proletarian_sa_asking", default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,29 +45,31 @@ class Vigil:
     """What the threads of a worker ask of the database: since when, and with what success."""
 
     def __init__(self) -> None:
-        self._asked: dict[int, tuple[float, str]] = {}  # by thread; each changes its own
+        self._asked: dict[object, tuple[float, str]] = {}  # by who asks; each changes its own
         self._failing: dict[str, tuple[float, BaseException]] = {}  # by activity
 
     @contextmanager
     def asking(self, activity: str) -> Iterator[None]:
-        """Take note that this thread waits for the database, until the block ends."""
-        thread = threading.get_ident()
-        self._asked[thread] = (time.monotonic(), activity)
+        """Take note that this thread, or task, waits for the database, until the block ends."""
+        who = object()
+        self._asked[who] = (time.monotonic(), activity)
+        token = _asking.set(who)
         try:
             yield
         finally:
-            del self._asked[thread]
+            _asking.reset(token)
+            del self._asked[who]
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Do not count this block, in which the application's own code runs; what this thread waited for counts anew after it."""
-        thread = threading.get_ident()
-        asked = self._asked.pop(thread, None)
+        """Do not count this block, in which the application's own code runs; what was waited for counts anew after it."""
+        who = _asking.get()
+        asked = self._asked.pop(who, None)
         try:
             yield
         finally:
             if asked is not None:
-                self._asked[thread] = (time.monotonic(), asked[1])
+                self._asked[who] = (time.monotonic(), asked[1])
 
     def failed(self, activity: str, error: BaseException) -> None:
         """Take note of an error."""
@@ -84,12 +88,19 @@ class Vigil:
         stalls += [(now - since, f"{activity}: {brief(error)}") for activity, (since, error) in list(self._failing.items())]
         return max(stalls, default=(0.0, ""))
 
-    def keep(self, emit: Callable[[events.Event], None], worker_id: str, over: threading.Event) -> None:
-        """Tell of questions that have no answer, and of their end, until it is over."""
-        told: dict[tuple[int, float, str], float] = {}  # with how long it had been waiting
+    def keep(
+        self,
+        emit: Callable[[events.Event], None],
+        worker_id: str,
+        over: threading.Event,
+        look: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Tell of questions that have no answer, and of their end, until it is over; `look`: at something else, too."""
+        told: dict[tuple[object, float, str], float] = {}  # with how long it had been waiting
         while not over.wait(SILENT / LOOKS):
+            look()
             now = time.monotonic()
-            asked = {(thread, *what) for thread, what in list(self._asked.items())}
+            asked = {(who, *what) for who, what in list(self._asked.items())}
             for answered in told.keys() - asked:
                 del told[answered]
                 _, since, activity = answered

@@ -17,6 +17,7 @@ from proletarian_sa.finish import Recorder, Recording, interrupted, record_until
 from proletarian_sa.floor import EARLIEST
 from proletarian_sa.held_session import HeldTransaction
 from proletarian_sa.own_connection import OwnConnection
+from proletarian_sa.own_loops import make_thread
 from proletarian_sa.run import Decision, about, run, start
 from proletarian_sa.trouble import Trouble
 
@@ -142,7 +143,8 @@ class HeldClaims:
         if stopping is not None and stopping.is_set():
             return Decision(claimed=claimed, verdict="release")
         connection = self._own.begin()
-        started = start(self._runtime, claimed, lambda: HeldTransaction(self._runtime, claimed, connection, self._own.commit))
+        joined = HeldTransaction if self._runtime.colour is None else self._runtime.colour.joined
+        started = start(self._runtime, claimed, lambda: joined(self._runtime, claimed, connection, self._own.commit))
         if isinstance(started, Decision):
             return started
         with self._watch.over(claimed, started):
@@ -187,7 +189,7 @@ class HeldWatch:
 
     def start(self) -> None:
         """Begin to look."""
-        thread = threading.Thread(target=self._look_again, name=f"{self._runtime.worker_id} watch", daemon=True)
+        thread = make_thread(self._runtime.engine, self._look_again, f"{self._runtime.worker_id} watch")
         thread.start()
         self._thread = thread  # not before: one that could not be started cannot be joined
 

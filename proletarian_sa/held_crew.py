@@ -22,12 +22,15 @@ class HeldCrew(Lifecycle):
     """The threads of a worker with held claims, between one start and the stop that ends them."""
 
     def __init__(self, runtime: Runtime, habits: Habits) -> None:
-        super().__init__(runtime, habits, WATCH + habits.threads)
+        super().__init__(runtime, habits)
         self._floors = {queue: Floor() for queue in runtime.queues}  # of all threads together
         self._watch = HeldWatch(runtime, keep_connection=self._keep)
         self._polling = threading.Lock()  # who has it polls; the others wait until there may be more jobs than one
         self._failures = 0  # of the claim, in a row
         self._waiting: tuple[int, float] | None = None  # how, if the last claim has found no job: see `Idle.wait`
+
+    def _connections(self) -> int:
+        return WATCH + self._threads
 
     def _running(self) -> list[RunningJob]:
         return self._watch.running()

@@ -63,6 +63,9 @@ class HandlerTransaction:
         for method, instead in _ENDS.items():
             setattr(self.session, method, _refuse(method, instead))
 
+    not_opened: BaseException | None = None
+    """Why it could not be begun, where that is tried after the handler has been given its session."""
+
     def _make_session(self) -> Session:
         return new_session(self._runtime)
 
@@ -80,7 +83,7 @@ class HandlerTransaction:
             self._savepoint: NestedTransaction = self.connection.begin_nested()
         except BaseException:
             self._turn.end()
-            self.session.close()
+            type(self.session).close(self.session)
             raise
 
     def _begin(self) -> Connection:
