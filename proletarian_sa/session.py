@@ -83,8 +83,11 @@ class HandlerTransaction:
             self._savepoint: NestedTransaction = self.connection.begin_nested()
         except BaseException:
             self._turn.end()
-            type(self.session).close(self.session)
+            self._not_begun()
             raise
+
+    def _not_begun(self) -> None:
+        type(self.session).close(self.session)
 
     def _begin(self) -> Connection:
         if not self.session.in_transaction():

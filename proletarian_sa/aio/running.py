@@ -113,6 +113,6 @@ class JobInThread(RunningJob):
         **Transaction:** nothing.
         """
         raise SessionNotYours(
-            f"The handler of {self.job_type!r} is a plain function, which runs in a thread, where an AsyncQueueWorker's engine cannot "
-            "be used. Make it `async def` and await what it does with job.session, or give it an engine of its own."
+            f"The handler of {self.job_type!r} is a plain function, which runs in a thread, where an engine for asyncio cannot be "
+            "used. Make it `async def` and await what it does with job.session, or give it an engine of its own."
         )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from sqlalchemy.exc import IllegalStateChangeError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from proletarian_sa.held_session import HeldTransaction
@@ -17,8 +19,16 @@ if TYPE_CHECKING:
 
     from proletarian_sa.runtime import Runtime
 
-_OPENING: Final[tuple[str, ...]] = ("get_bind", "begin", "begin_nested")
-"""What is called first of a Session by whatever needs a connection: a savepoint of the handler's must lie in ours."""
+_OPENING: Final = (
+    *("begin", "begin_nested", "connection", "execute", "flush", "scalar", "scalars"),
+    *("delete", "get", "get_one", "merge", "refresh"),
+    *("bulk_insert_mappings", "bulk_save_objects", "bulk_update_mappings"),
+    "get_bind",
+)
+"""What of a Session may need its connection, where it can still be closed if there is none; and what all of them call in the end.
+
+Its savepoints are among them: those of the handler must lie in ours.
+"""
 
 
 class AtFirstUse(HandlerTransaction):
@@ -71,6 +81,10 @@ class AtFirstUse(HandlerTransaction):
             self._hook()
             raise
         self.is_open = True
+
+    def _not_begun(self) -> None:
+        with suppress(IllegalStateChangeError):  # it is in the middle of something: it is closed after the handler has returned
+            super()._not_begun()
 
     def _unhook(self) -> None:
         for name in _OPENING:
