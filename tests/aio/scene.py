@@ -48,6 +48,13 @@ class Scene:
         self._workers.append(worker)
         return worker, seen
 
+    def leave_workers(self) -> None:
+        """Do not stop the workers at the end, nor wait for connections: the database does not answer."""
+        self._workers.clear()
+        for engine in self._engines:
+            engine.sync_engine.dispose(close=False)
+        self._engines.clear()
+
     def run(self, test: Callable[[], Awaitable[Any]], **options: Any) -> Any:
         """Run a test on a loop of its own, with an engine with these options, and return what it returns."""
 
