@@ -86,15 +86,22 @@ class HeldCrew(Lifecycle):
     def _claim(self, claims: HeldClaims) -> ClaimedJob | None:
         """Take a job, if there is one; wait after an error."""
         try:
-            with self._runtime.vigil.asking(CLAIMING):
-                wakes = self._idle.about_to_claim()
-                claimed = claims.claim()
-                pause = self._idle.pause(claims.own) if claimed is None else 0.0
+            return self._try(claims)
         except Exception as error:  # noqa: BLE001 - judged there: waited out, or the worker's end
-            self._failures += 1
-            self._idle.hand_on()
-            self._stopping.wait(self._wait_out(error, self._failures))
+            self._stopping.wait(self._failed(error))
             return None
+
+    def _failed(self, error: Exception) -> float:
+        """Return how long to wait in seconds after an error of a claim, or raise it if it is the worker's end."""
+        self._failures += 1
+        self._idle.hand_on()
+        return self._wait_out(error, self._failures)
+
+    def _try(self, claims: HeldClaims) -> ClaimedJob | None:
+        with self._runtime.vigil.asking(CLAIMING):
+            wakes = self._idle.about_to_claim()
+            claimed = claims.claim()
+            pause = self._idle.pause(claims.own) if claimed is None else 0.0
         self._recovered(self._failures)
         self._failures = 0
         self._waiting = (wakes, pause) if claimed is None else None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from proletarian_sa.runtime import Runtime
 
-_OPENING: Final = (
+_OPENING: Final[tuple[str, ...]] = (
     *("begin", "begin_nested", "connection", "execute", "flush", "scalar", "scalars"),
     *("delete", "get", "get_one", "merge", "refresh"),
     *("bulk_insert_mappings", "bulk_save_objects", "bulk_update_mappings"),

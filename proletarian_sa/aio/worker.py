@@ -72,8 +72,8 @@ class AsyncQueueWorker:
         failed_job: Called on the loop with `(job, exception)` when a job has failed for good, in the transaction that archives it;
             `async def` or plain.
         held_warning: After how long a held job is warned about, seconds or timedelta; 60 s by default.
-        on_polling_error: Called, in a thread, with an error of a claim that waiting may not mend; if it returns something true, the
-            worker stops. A plain function.
+        on_polling_error: Called with an error of a claim that waiting may not mend; if it returns something true, the worker stops.
+            A plain function that waits for nothing: leased, it is called in a thread; held, on the loop.
         on_shutdown: Called on the loop without arguments after a stop, once all handlers have returned; `async def` or plain.
         stop_timeout: How long `stop` waits, seconds or timedelta; 10 s by default. Handlers have all of it but a tenth, at the most
             a second, which is for those that are cancelled then.
@@ -375,8 +375,9 @@ def _sync_engine(engine: Any) -> Any:
 
 def _crew(runtime: Runtime, habits: Habits) -> OnLoop:
     from proletarian_sa.aio.crew import AsyncCrew  # noqa: PLC0415 - it needs greenlet, and whoever is here has that
+    from proletarian_sa.aio.held_crew import AsyncHeldCrew  # noqa: PLC0415 - likewise
 
-    return AsyncCrew(runtime, habits)
+    return AsyncHeldCrew(runtime, habits) if runtime.claim == "held" else AsyncCrew(runtime, habits)
 
 
 def _tell(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any], tell: Callable[[], None]) -> None:

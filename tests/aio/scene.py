@@ -12,7 +12,7 @@ from proletarian_sa import AsyncQueueWorker
 from tests.observing import PATIENCE, Recorder
 
 DRIVERS = {
-    "psycopg": ("postgresql", "postgresql-oldest"),
+    "psycopg": ("postgresql",),
     "asyncpg": ("postgresql",),
     "asyncmy": ("mysql", "mariadb"),
     "aiosqlite": ("sqlite",),

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import time
 
 import pytest
@@ -104,7 +105,7 @@ def test_a_second_cancellation_ends_the_wait(queue_engine, scene):
         await asyncio.Event().wait()
 
     async def test():
-        worker, seen = scene.work(handle, stop_timeout=3600)
+        worker, _ = scene.work(handle, stop_timeout=3600)
         running = asyncio.create_task(worker.run())
         await until(lambda: begun)
         running.cancel()
@@ -117,7 +118,7 @@ def test_a_second_cancellation_ends_the_wait(queue_engine, scene):
 
 
 def test_a_handler_that_goes_on_keeps_its_job(queue_engine, scene):
-    """A handler that swallows its cancellation and goes on is reported by `stop`, keeps its lease, and puts its job back at last."""
+    """A handler that swallows its cancellation is reported by `stop`, keeps its lease, and puts its job back at last."""
     job_id = add(queue_engine)
     begun, go = [], asyncio.Event()
 
@@ -280,7 +281,7 @@ def test_with_a_frozen_database(app_engine, database, driver, when):
         await asyncio.wait([running], timeout=0.1)
         assert await cancelled(running) < SOON + AT_ONCE
         ticking.cancel()
-        assert max(b - a for a, b in zip(ticks, ticks[1:], strict=False)) < AT_ONCE
+        assert max(b - a for a, b in itertools.pairwise(ticks)) < AT_ONCE
         scene.leave_workers()
 
     frozen(database, driver, test)
@@ -299,7 +300,7 @@ def test_an_error_that_ends_the_worker(queue_engine, scene):
 
         @sa.event.listens_for(scene.engine.sync_engine, "before_cursor_execute", retval=True)
         def spoil(_connection, _cursor, statement, parameters, *_):
-            return (statement if not seen.of(events.WorkerStarted) else "SELECT nothing FROM nowhere WHERE (", parameters)
+            return ("SELECT nothing FROM nowhere WHERE (", ()) if seen.of(events.WorkerStarted) else (statement, parameters)
 
         with pytest.raises(DBAPIError):
             await worker.run()

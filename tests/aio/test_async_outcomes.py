@@ -11,6 +11,7 @@ from tests.aio.scene import until
 from tests.observing import add
 from tests.queue_contents import archived, queued
 
+pytestmark = pytest.mark.usefixtures("claim")
 AGAIN = RetryStrategy(retries=1, delays=[0])
 ENDS = (events.JobSucceeded, events.JobFailed, events.JobReleased, events.JobUndeliverable)
 
@@ -29,7 +30,7 @@ def work_off(scene, handler, count=1, **options):
 
 @pytest.mark.parametrize("error", [ValueError("no"), SystemExit(3), asyncio.CancelledError(), GeneratorExit()])
 def test_whatever_a_handler_raises_is_a_failed_attempt(queue_engine, scene, error):
-    """A handler's error is a failed attempt, those that end programs and tasks included, and is tried again as its strategy says."""
+    """A handler's error is a failed attempt, those that end programs and tasks included; its strategy decides."""
     add(queue_engine)
 
     async def handle(job):
@@ -94,7 +95,7 @@ def test_an_async_retry_function_of_a_plain_handler_is_refused():
     async def choose(_job, _error):
         return AGAIN
 
-    with pytest.raises(TypeError, match="retry .* is an `async def` function"):
+    with pytest.raises(TypeError, match=r"retry .* is an `async def` function"):
         JobRegistry().handler("plain", retry=choose)(lambda _payload: None)
 
 

@@ -12,6 +12,9 @@ from tests.aio.scene import until
 from tests.observing import add, change
 from tests.queue_contents import User, archived, queued
 
+pytestmark = pytest.mark.usefixtures("claim")
+
+
 @pytest.fixture(autouse=True)
 def tables(app_engine):
     """Let the application have tables."""
@@ -184,6 +187,7 @@ def test_the_applications_own_sessions(queue_engine, scene):
     )
 
 
+@pytest.mark.leased
 @pytest.mark.parametrize("swallows", [False, True])
 def test_a_claim_that_is_somebody_elses(queue_engine, database, scene, swallows):
     """Nothing of a run is recorded whose job is somebody else's now; where one writes at a time, the first use says so."""

@@ -7,7 +7,18 @@ import threading
 import pytest
 import sqlalchemy as sa
 
-from proletarian_sa import AsyncQueueWorker, JobRegistry, TablesMissing, drop_all, enqueue_many, events
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from proletarian_sa import (
+    AsyncQueueWorker,
+    DatabaseNotSupported,
+    JobRegistry,
+    TablesMissing,
+    create_all,
+    drop_all,
+    enqueue_many,
+    events,
+)
 from tests.aio.scene import until
 from tests.observing import Recorder, add
 from tests.queue_contents import archived, queued
@@ -202,7 +213,7 @@ def test_plain_functions_run_in_threads(queue_engine, scene):
 @pytest.mark.parametrize("count", [0, 10_001, True, 1.5])
 def test_how_many_at_once(count):
     """`concurrency` is an int of 1 to 10 000."""
-    engine = sa.ext.asyncio.create_async_engine("sqlite+aiosqlite:///never.db")
+    engine = create_async_engine("sqlite+aiosqlite:///never.db")
     with pytest.raises((TypeError, ValueError), match="concurrency must be"):
         AsyncQueueWorker(engine, print, concurrency=count)
 
@@ -260,3 +271,19 @@ def test_a_loop_that_ends_without_a_stop(queue_engine, scene):
     assert not worker.is_running
     assert [] == archived(queue_engine)
     assert [(0, None)] * 3 == [(row.attempts, row.claimed_by) for row in queued(queue_engine)]
+
+
+def test_a_database_that_cannot_hold_claims(tmp_path):
+    """SQLite cannot hold claims: `start` says so."""
+
+    async def test():
+        engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/held.db")
+        async with engine.begin() as connection:
+            await connection.run_sync(create_all)
+        try:
+            await AsyncQueueWorker(engine, print, claim="held").start()
+        finally:
+            await engine.dispose()
+
+    with pytest.raises(DatabaseNotSupported, match="cannot hold claims"):
+        asyncio.run(test())
