@@ -135,7 +135,7 @@ def test_cancelled_in_a_job(queue_engine, app_engine, scene, swallows):
                 raise
 
     async def test():
-        worker, seen = scene.work(handle, claim="held", concurrency=2, stop_timeout=0.5)
+        worker, _ = scene.work(handle, claim="held", concurrency=2, stop_timeout=0.5)
         running = asyncio.create_task(worker.run())
         await until(lambda: begun)
         running.cancel()

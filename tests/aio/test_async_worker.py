@@ -6,7 +6,6 @@ import threading
 
 import pytest
 import sqlalchemy as sa
-
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from proletarian_sa import (
