@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import itertools
+import threading
 import time
 
 import pytest
@@ -11,10 +12,12 @@ from sqlalchemy.exc import DBAPIError
 
 from proletarian_sa import events
 from tests.aio.scene import Scene, until
-from tests.observing import add
+from tests.helpers import wait_until
+from tests.observing import PATIENCE, add
 from tests.proxies import proxy
 from tests.queue_contents import User, archived, queued
 
+FROZEN = "worker of a frozen database"
 SOON = 0.5  # the stop_timeout of these tests, seconds
 AT_ONCE = 5.0  # seconds within which what does not wait returns, on a busy machine
 
@@ -222,6 +225,8 @@ def frozen(database, driver, test):
         began = time.monotonic()
         scene.run(lambda: test(scene, way))
         assert time.monotonic() - began < 30
+        way.thaw()
+        wait_until(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith(FROZEN)], PATIENCE)
 
 
 def test_starting_with_a_frozen_database(queue_engine, database, driver):
@@ -232,7 +237,7 @@ def test_starting_with_a_frozen_database(queue_engine, database, driver):
 
     async def test(scene, way):
         way.freeze()
-        worker, seen = scene.work(handle, stop_timeout=SOON)
+        worker, seen = scene.work(handle, stop_timeout=SOON, worker_id=FROZEN)
         for method in (worker.start, worker.run):
             starting = asyncio.create_task(method())
             await asyncio.wait([starting], timeout=0.1)
@@ -272,7 +277,7 @@ def test_with_a_frozen_database(app_engine, database, driver, when):
     frozen_now = []
 
     async def test(scene, way):
-        worker, seen = scene.work(handle, stop_timeout=SOON)
+        worker, seen = scene.work(handle, stop_timeout=SOON, worker_id=FROZEN)
         running = asyncio.create_task(worker.run())
         ticking = asyncio.create_task(tick())
         await until(lambda: begun or (when == "idle" and seen.of(events.WorkerStarted)))

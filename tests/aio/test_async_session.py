@@ -180,7 +180,7 @@ def test_the_applications_own_sessions(queue_engine, scene):
     assert ["Ada"] == users(queue_engine)
 
     add(queue_engine)
-    seen = work_off(scene, handle, session_factory=lambda: "no session")
+    seen = work_off(scene, handle, session_factory=lambda: "no session", concurrency=1)
     (failed,) = seen.of(events.JobAttemptFailed)
     assert "session_factory must return a new AsyncSession, not str: session_factory=async_sessionmaker(async_engine)." == str(
         failed.exception

@@ -100,10 +100,10 @@ def test_start_and_stop(queue_engine, scene):
         return None
 
     def threads():
-        return [thread.name for thread in threading.enumerate() if thread.name.startswith("proletarian[")]
+        return [thread.name for thread in threading.enumerate() if thread.name.startswith("to start and stop")]
 
     async def test():
-        worker, seen = scene.work(handle)
+        worker, seen = scene.work(handle, worker_id="to start and stop")
         assert not worker.is_running
         assert "stopped" == worker.health.state
         assert [] == await worker.stop()
