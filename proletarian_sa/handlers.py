@@ -21,7 +21,7 @@ SHORTEST_TIMEOUT: Final = dt.timedelta(milliseconds=1)
 LONGEST_TIMEOUT: Final = dt.timedelta(days=30)
 
 HandlerMode = Literal["default", "advanced"]
-ChooseRetry = Callable[["RunningJob", BaseException], RetryStrategy | None]
+ChooseRetry = Callable[["RunningJob", BaseException], Awaitable[RetryStrategy | None] | RetryStrategy | None]
 Retry = RetryStrategy | ChooseRetry | None
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -71,10 +71,10 @@ class JobRegistry:
         Args:
             job_type: 1 to 255 characters, matched exactly.
             retry: The type's own strategy, or a function `(job, exception) -> RetryStrategy | None`; it takes precedence over the
-                worker's. None: the worker's.
+                worker's. None: the worker's. Of an `async def` handler it may be `async def`, too.
             timeout: How long one run may take, seconds or timedelta; None: as long as it likes. When it is over, `job.stopping` is
-                set, and the attempt fails with `JobTimeout` once the handler has returned; in a process (`executor="process"`) it
-                is killed at once.
+                set, and the attempt fails with `JobTimeout` once the handler has returned; an `async def` one is cancelled; in a
+                process (`executor="process"`) it is killed at once.
 
         Raises:
             TypeError: The function takes other arguments, or is a generator, whose body nobody would run. One that is `async def`

@@ -5,23 +5,18 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import threading
-from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from proletarian_sa.aio.preparing import prepare, sync_engine_of
 from proletarian_sa.at_exit import call_at_exit, forget
 from proletarian_sa.clock import as_timedelta
-from proletarian_sa.forks import leave_inherited
 from proletarian_sa.handlers import check_callback
 from proletarian_sa.health import Health
 from proletarian_sa.lifecycle import Habits
 from proletarian_sa.log import log_event
 from proletarian_sa.models import DEFAULT_QUEUE, JobTables, default_tables
-from proletarian_sa.own_loops import PoolForEachThread, make_thread
-from proletarian_sa.preparing import prepare_in_time
 from proletarian_sa.runtime import DEFAULT_MAX_CRASHES, Claim, FailedJob, Runtime, build_runtime
 from proletarian_sa.signals import StopAtSignals
-from proletarian_sa.turns import taking_turns
 from proletarian_sa.worker import LONGEST_WAIT, SHORTEST_INTERVAL
 
 if TYPE_CHECKING:
@@ -133,7 +128,7 @@ class AsyncQueueWorker:
         )
         self._stop_timeout = _seconds(stop_timeout, "stop_timeout")
         self._runtime = build_runtime(
-            _sync_engine(engine),
+            sync_engine_of(engine),
             handler,
             queue=queue,
             tables=tables,
@@ -229,7 +224,7 @@ class AsyncQueueWorker:
     async def _start(self) -> None:
         self._stop_asked.clear()
         self._signals.check()
-        prepared = await self._prepare()
+        prepared = await prepare(self._runtime, wait_for_tables=self._wait_for_tables, stop_asked=self._stop_asked)
         if prepared is None:
             return
         crew = _crew(prepared, self._habits)
@@ -246,32 +241,6 @@ class AsyncQueueWorker:
             forget(self._stop_at_exit)
             self._signals.remove()
             crew.ask_to_stop()
-            raise
-
-    async def _prepare(self) -> Runtime | None:
-        """Look at the database in a thread, so that one that does not answer holds nobody up."""
-        engine = self._runtime.engine
-        leave_inherited(engine)
-        apart = PoolForEachThread(engine)
-        turns = {} if self._runtime.statements.row_locks else taking_turns(engine)
-        runtime = replace(self._runtime, engine=apart.execution_options(**turns))
-        loop = asyncio.get_running_loop()
-        looked: asyncio.Future[Runtime | None] = loop.create_future()
-
-        def look() -> None:
-            try:
-                found = prepare_in_time(runtime, wait_for_tables=self._wait_for_tables, stop_asked=self._stop_asked)
-                _tell(loop, looked, partial(looked.set_result, found))
-            except BaseException as error:  # noqa: BLE001 - raised by start
-                _tell(loop, looked, partial(looked.set_exception, error))
-
-        thread = make_thread(runtime.engine, look, f"{runtime.worker_id} start")
-        thread.start()
-        try:
-            return await looked
-        except asyncio.CancelledError:
-            self._stop_asked.set()
-            apart.cancel(thread)
             raise
 
     async def stop(self, timeout: dt.timedelta | float | None = None) -> list[RunningJob]:  # noqa: ASYNC109 - handlers have most of it
@@ -363,30 +332,11 @@ class AsyncQueueWorker:
         await self.stop()
 
 
-def _sync_engine(engine: Any) -> Any:
-    inner = getattr(engine, "sync_engine", None)
-    if inner is None:
-        raise TypeError(
-            f"An AsyncQueueWorker needs an AsyncEngine, not {type(engine).__name__}. Give create_async_engine(url), or use a "
-            "QueueWorker with an Engine."
-        )
-    return inner
-
-
 def _crew(runtime: Runtime, habits: Habits) -> OnLoop:
     from proletarian_sa.aio.crew import AsyncCrew  # noqa: PLC0415 - it needs greenlet, and whoever is here has that
     from proletarian_sa.aio.held_crew import AsyncHeldCrew  # noqa: PLC0415 - likewise
 
     return AsyncHeldCrew(runtime, habits) if runtime.claim == "held" else AsyncCrew(runtime, habits)
-
-
-def _tell(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any], tell: Callable[[], None]) -> None:
-    def telling() -> None:
-        if not future.done():
-            tell()
-
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(telling)
 
 
 def _seconds(value: Any, name: str, minimum: float = 0.0) -> float:
