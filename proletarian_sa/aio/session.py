@@ -46,7 +46,6 @@ class AtFirstUse(HandlerTransaction):
 
     def _start(self) -> None:
         self.is_open = False
-        self.session.begin()  # as if it were open: nobody else can begin, and end, the transaction
         self._behind = {name: vars(self.session)[name] for name in _OPENING if name in vars(self.session)}
         self._hook()
 

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError, InvalidRequestError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from proletarian_sa import JobInterrupted, LeaseLost, RetryStrategy, SessionNotYours, enqueue, events
@@ -297,3 +298,31 @@ def test_a_pool_without_a_connection_is_no_verdict(queue_engine, scene):
 
     scene.run(test)
     assert ["success", "success"] == [row.status for row in archived(queue_engine)]
+
+
+@pytest.mark.leased
+def test_a_session_that_could_not_be_opened_is_no_success(queue_engine, scene):
+    """A handler that swallows the error of its session's first use has written nothing: its job runs again."""
+    errors = []
+
+    async def handle(job):
+        job.session.add(User(name="Ada"))
+        for _ in range(2):
+            try:
+                await job.session.flush()
+            except PoolTimeout as error:
+                errors.append(error)
+
+    async def test():
+        engine = scene.create_engine(pool_size=1, max_overflow=0, pool_timeout=0.05)
+        worker, seen = scene.work(handle, engine)
+        async with worker:
+            async with engine.connect():
+                await asyncio.to_thread(add, queue_engine)
+                await until(lambda: seen.of(events.JobTransactionDied))
+            await until(lambda: len(seen.of(events.JobSucceeded)) == 1)
+
+    scene.run(test)
+    assert errors
+    assert errors[0] is errors[1]
+    assert ["Ada"] == users(queue_engine)

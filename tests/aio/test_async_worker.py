@@ -68,7 +68,7 @@ def test_handlers_overlap_on_few_connections(queue_engine, scene):
 def test_context_variables_are_the_jobs_own(queue_engine, scene):
     """What a handler sets is seen by the tasks that it starts, and by no other job; what the application has set is not there."""
     mark = contextvars.ContextVar("mark", default="none")
-    fill(queue_engine, 20)
+    fill(queue_engine, 100)
     found = []
 
     async def look():
@@ -84,14 +84,14 @@ def test_context_variables_are_the_jobs_own(queue_engine, scene):
 
     async def test():
         mark.set("the application's")
-        worker, seen = scene.work(handle, concurrency=10)
+        worker, seen = scene.work(handle, concurrency=2)
         async with worker:
-            await until(lambda: len(seen.of(events.JobSucceeded)) == 20)
+            await until(lambda: len(seen.of(events.JobSucceeded)) == 100)
         assert "the application's" == mark.get()
 
     scene.run(test)
 
-    assert [("none", True)] * 20 == found
+    assert [("none", True)] * 100 == found
 
 
 def test_start_and_stop(queue_engine, scene):
