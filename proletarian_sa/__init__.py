@@ -1,5 +1,7 @@
 """A durable job queue and worker in the application's own database, for people who use SQLAlchemy."""
 
+from proletarian_sa.aio.running import AsyncRunningJob
+from proletarian_sa.aio.worker import AsyncQueueWorker
 from proletarian_sa.clock import Clock, ManualClock
 from proletarian_sa.enqueue import enqueue, enqueue_many
 from proletarian_sa.errors import (
@@ -36,6 +38,8 @@ from proletarian_sa.worker import QueueWorker
 __all__ = [
     "ArchivedJob",
     "ArchivedJobMixin",
+    "AsyncQueueWorker",
+    "AsyncRunningJob",
     "Backoff",
     "Clock",
     "ConstantIds",

@@ -36,7 +36,7 @@ class Crew(Lifecycle):
     """The threads of a worker with leased claims, between one start and the stop that ends them."""
 
     def __init__(self, runtime: Runtime, habits: Habits) -> None:
-        super().__init__(runtime, habits, CLAIMER_FINISHER_HEARTBEAT + habits.threads)
+        super().__init__(runtime, habits)
         self._heartbeats = Heartbeats(runtime, keep_connection=self._keep)
         self._inbox: queues.SimpleQueue[InHand | None] = queues.SimpleQueue()
         self._outbox: queues.SimpleQueue[tuple[InHand, Recording] | None] = queues.SimpleQueue()
@@ -54,6 +54,7 @@ class Crew(Lifecycle):
         self._processes: list[HandlerProcess] = []
         if habits.factory is not None and habits.load is not None:
             self._processes = [HandlerProcess(runtime, habits.load, habits.factory) for _ in range(self._threads)]
+        self._handler_threads: list[threading.Thread] = []  # that run handlers
         self._refused_here = 0  # outcomes in a row that were refused to the handlers' threads
 
     def start(self) -> None:
@@ -68,6 +69,9 @@ class Crew(Lifecycle):
                 process.kill()
             raise
 
+    def _connections(self) -> int:
+        return CLAIMER_FINISHER_HEARTBEAT + self._threads
+
     def _wake(self) -> None:
         with self._room:
             self._room.notify_all()
@@ -79,15 +83,11 @@ class Crew(Lifecycle):
     def _supervise(self) -> None:
         """Start the others, and end them in the order in which jobs pass through them."""
         finisher = self._thread(self._finish, "finisher")
-        handlers = [
-            self._thread(partial(self._handle, process), f"handler {number + 1}")
-            for number, process in enumerate(self._processes or [None] * self._threads)
-        ]
-        started: list[threading.Thread] = []
+        finishes = False
         try:
-            for thread in (finisher, *handlers):
-                thread.start()
-                started.append(thread)
+            finisher.start()
+            finishes = True
+            self._start_handlers()
             with self._idle:
                 self._claim()
         except BaseException as error:  # noqa: BLE001 - kept for run(), and an event
@@ -96,16 +96,26 @@ class Crew(Lifecycle):
             self.ask_to_stop()
         try:
             self._put_back_taken()
-            for _ in started[1:]:
-                self._inbox.put(None)
-            for thread in started[1:]:
-                thread.join()
-            if started:
+            self._end_handlers()
+            if finishes:
                 self._outbox.put(None)
                 finisher.join()
         finally:
             self._heartbeats.stop()
             self._end()
+
+    def _start_handlers(self) -> None:
+        for number, process in enumerate(self._processes or [None] * self._threads):
+            thread = self._thread(partial(self._handle, process), f"handler {number + 1}")
+            thread.start()
+            self._handler_threads.append(thread)
+
+    def _end_handlers(self) -> None:
+        """Wait until no handler runs any more."""
+        for _ in self._handler_threads:
+            self._inbox.put(None)
+        for thread in self._handler_threads:
+            thread.join()
 
     # Claim
 
@@ -195,7 +205,7 @@ class Crew(Lifecycle):
     def _claim_once(self, own: OwnConnection, limit: int, *, after_failure: bool) -> bool:
         """Claim jobs and hand them on; return whether there may be more."""
         if after_failure or self._heartbeats.overdue():
-            self._heartbeats.beat()  # before a job of ours that seems to have lapsed is taken for somebody else's
+            self._beat(own)  # before a job of ours that seems to have lapsed is taken for somebody else's
         sent_at = time.monotonic()
         claimed = claim_leased(self._runtime, own, limit=limit, spread=self._spread, floors=self._floors)
         more = len(claimed) == limit or (bool(claimed) and self._spread.times > 1)
@@ -204,6 +214,9 @@ class Crew(Lifecycle):
             self._heartbeats.lose(earlier)
         # A job with crashes has been claimed alone, whatever was asked for.
         return more or any(job.crashes for job in claimed)
+
+    def _beat(self, own: OwnConnection) -> None:  # noqa: ARG002 - where a connection belongs to its thread, this is the claimer's
+        self._heartbeats.beat()
 
     def _take(self, taken: list[InHand]) -> list[InHand]:
         """Hand claimed jobs to the handlers, or hold those back of which an earlier run of ours goes on, and return these runs.
@@ -245,7 +258,7 @@ class Crew(Lifecycle):
                 self._leave(in_hand, None)
                 self._runtime.emit(events.OutcomeNotRecorded(**about(self._runtime, in_hand.claimed), exception=error))
             else:
-                here = self._runtime.failed_job is not None and decision.verdict in ("failure", "undeliverable")
+                here = self._is_recorded_here(decision)
                 if here:
                     self._record_here(in_hand, decision)
                 self._leave(in_hand, None if here else decision, took=time.monotonic() - began)
@@ -256,6 +269,9 @@ class Crew(Lifecycle):
         if self._stopping.is_set():
             return Decision(claimed=in_hand.claimed, verdict="release")
         return run_in_hand(self._runtime, in_hand, self._stopping, None if process is None else process.run)
+
+    def _is_recorded_here(self, decision: Decision) -> bool:
+        return self._runtime.failed_job is not None and decision.verdict in ("failure", "undeliverable")
 
     def _record_here(self, in_hand: InHand, decision: Decision) -> None:
         """Record a failure in the handler's thread: a `failed_job` that takes its time holds up no other outcome."""

@@ -187,6 +187,13 @@ class DatabaseAnswered(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoopBlocked(Event):
+    """Something has kept the event loop of an `AsyncQueueWorker` for `seconds` already: most likely a handler that computes."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PollingErrorTolerated(Event):
     """`on_polling_error` let the worker go on after an error that waiting may not mend; it polls again after `retry_in`."""
 

@@ -65,10 +65,15 @@ class Called:
     ) -> BaseException | None:
         assert runtime.failed_job is not None
         assert decision.exception is not None
-        job = RunningJob(decision.claimed, decision.payload, lambda: HeldTransaction(runtime, decision.claimed, connection, commit))
+        claimed, colour = decision.claimed, runtime.colour
+        if colour is None:
+            job = RunningJob(claimed, decision.payload, lambda: HeldTransaction(runtime, claimed, connection, commit))
+        else:
+            job = colour.failed(claimed, decision.payload, lambda: colour.joined(runtime, claimed, connection, commit))
         try:
             with runtime.vigil.aside():
-                result_of(contextvars.Context().run(runtime.failed_job, job, decision.exception), "failed_job")
+                result = contextvars.Context().run(runtime.failed_job, job, decision.exception)
+                (result_of if colour is None else colour.result_of)(result, "failed_job")
             if job._transaction is not None:
                 job._transaction.complete()
         except BaseException as error:

@@ -19,6 +19,7 @@ from proletarian_sa.errors import WorkerLost
 from proletarian_sa.failed_job import Called, TransactionSpoiled
 from proletarian_sa.outcomes import Outcome, Status
 from proletarian_sa.own_connection import OwnConnection
+from proletarian_sa.own_loops import sleep
 from proletarian_sa.run import Decision, about, note_foreign_key
 from proletarian_sa.trouble import RECORDING
 from proletarian_sa.undeliverable import put_back
@@ -193,7 +194,7 @@ def record_until(runtime: Runtime, recorder: Recorder, recording: Recording, dea
         if now > deadline():
             give_up(runtime, recording, TimeoutError("The database could not store it for as long as the lease lasts."))
             break
-        time.sleep(max(0.0, recording.not_before - now))
+        sleep(max(0.0, recording.not_before - now))
     if recording.status is None:
         raise AssertionError("A recording without an outcome is to be tried again.")
     return _outcome(recording.decision, recording.status)

@@ -6,7 +6,7 @@ import datetime as dt
 import difflib
 import inspect
 from collections.abc import Awaitable, Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
 
 from proletarian_sa.clock import as_timedelta
@@ -21,18 +21,19 @@ SHORTEST_TIMEOUT: Final = dt.timedelta(milliseconds=1)
 LONGEST_TIMEOUT: Final = dt.timedelta(days=30)
 
 HandlerMode = Literal["default", "advanced"]
-ChooseRetry = Callable[["RunningJob", BaseException], RetryStrategy | None]
+ChooseRetry = Callable[["RunningJob", BaseException], Awaitable[RetryStrategy | None] | RetryStrategy | None]
 Retry = RetryStrategy | ChooseRetry | None
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A handler ready to be called, its own retry strategy, and how many seconds it has."""
+    """A handler ready to be called, its own retry strategy, how many seconds it has, and whether what it returns is awaited."""
 
-    call: Callable[[RunningJob], object]
+    call: Callable[[RunningJob], Any]
     retry: Retry = None
     timeout: float | None = None
+    is_async: bool = False
 
 
 class Handlers(Protocol):
@@ -70,13 +71,14 @@ class JobRegistry:
         Args:
             job_type: 1 to 255 characters, matched exactly.
             retry: The type's own strategy, or a function `(job, exception) -> RetryStrategy | None`; it takes precedence over the
-                worker's. None: the worker's.
+                worker's. None: the worker's. Of an `async def` handler it may be `async def`, too.
             timeout: How long one run may take, seconds or timedelta; None: as long as it likes. When it is over, `job.stopping` is
-                set, and the attempt fails with `JobTimeout` once the handler has returned; in a process (`executor="process"`) it
-                is killed at once.
+                set, and the attempt fails with `JobTimeout` once the handler has returned; an `async def` one is cancelled; in a
+                process (`executor="process"`) it is killed at once.
 
         Raises:
-            TypeError: The function takes other arguments, or is `async def` or a generator, which a worker thread would never run.
+            TypeError: The function takes other arguments, or is a generator, whose body nobody would run. One that is `async def`
+                is refused by a `QueueWorker`, whose threads would never run it; it is for an `AsyncQueueWorker`.
             ValueError: The type is registered already, or is no valid name; or the timeout is out of bounds.
 
         **Transaction:** nothing.
@@ -84,13 +86,16 @@ class JobRegistry:
         if inspect.isroutine(job_type):
             raise TypeError(f"The decorator needs a job type: @jobs.handler({job_type.__name__.replace('_', '-')!r}).")
         check_name(job_type, "job_type")
-        check_retry(retry)
+        check_retry(retry, is_async=True)
         seconds = None if timeout is None else _seconds(timeout)
 
         def register(function: Function) -> Function:
             if job_type in self._found:
                 raise ValueError(f"There is a handler for {job_type!r} already. Register one function per job type.")
-            self._found[job_type] = Found(_adapt(function, job_type), retry, seconds)
+            found = _adapt(function, job_type)
+            if not found.is_async:
+                check_retry(retry)
+            self._found[job_type] = replace(found, retry=retry, timeout=seconds)
             return function
 
         return register
@@ -109,6 +114,11 @@ class JobRegistry:
             raise UnknownJobType(f"There is no handler for the job type {job_type!r}.{hint} Registered: {known}.")
         return found
 
+    def _refuse_async(self) -> None:
+        for job_type, found in self._found.items():
+            if found.is_async:
+                raise TypeError(f"The handler of {job_type!r} {_NOT_IN_A_THREAD} Or give the registry to an AsyncQueueWorker.")
+
     def __contains__(self, job_type: object) -> bool:
         return job_type in self._found
 
@@ -121,36 +131,44 @@ class _OneCallable:
         return self.found
 
 
-def as_handlers(handler: Any, mode: HandlerMode) -> Handlers:
+def as_handlers(handler: Any, mode: HandlerMode, *, is_async: bool = False) -> Handlers:
     """Return what the user gave as a worker's handler as something that can be asked.
 
     Args:
         handler: A `JobRegistry`, or a callable.
         mode: How to call a callable: `default`, `(job_type, payload)`; `advanced`, `(job)`.
+        is_async: Whether what handlers return can be awaited.
 
     Raises:
-        TypeError: It is neither, or is `async def` or a generator.
+        TypeError: It is neither, or is a generator, or is `async def` and nobody would await it.
         ValueError: There is no such mode.
     """
     if mode not in ("default", "advanced"):
         raise ValueError(f"handler_mode must be 'default' or 'advanced', not {mode!r}.")
     if isinstance(handler, JobRegistry):
+        if not is_async:
+            handler._refuse_async()
         return handler
     if not callable(handler):
         raise TypeError(f"A handler is a JobRegistry or a function of (job_type, payload), not {handler!r}.")
-    _refuse_unrunnable(handler, repr(handler))
+    _refuse_unrunnable(handler, repr(handler), is_async=is_async)
     wanted = ("job",) if mode == "advanced" else ("job_type", "payload")
     _check_arguments(handler, len(wanted), f"With handler_mode={mode!r} a handler takes ({', '.join(wanted)})")
     if mode == "advanced":
-        return _OneCallable(Found(lambda job: result_of(handler(job))))
-    return _OneCallable(Found(lambda job: result_of(handler(job.job_type, job.payload))))
+        return _OneCallable(_found(handler, handler))
+    return _OneCallable(_found(handler, lambda job: handler(job.job_type, job.payload)))
 
 
-def _adapt(function: Callable[..., Any], job_type: str) -> Callable[[RunningJob], object]:
-    _refuse_unrunnable(function, f"The handler of {job_type!r}")
+def _adapt(function: Callable[..., Any], job_type: str) -> Found:
+    _refuse_unrunnable(function, f"The handler of {job_type!r}", is_async=True)
     if _wants_job(function, job_type):
-        return lambda job: result_of(function(job.payload, job))
-    return lambda job: result_of(function(job.payload))
+        return _found(function, lambda job: function(job.payload, job))
+    return _found(function, lambda job: function(job.payload))
+
+
+def _found(function: Callable[..., Any], call: Callable[[RunningJob], Any]) -> Found:
+    """Return what calls a function; a plain one must not return work that nobody would do."""
+    return Found(call, is_async=True) if is_coroutine_function(function) else Found(lambda job: result_of(call(job)))
 
 
 def _wants_job(function: Callable[..., Any], job_type: str) -> bool:
@@ -183,18 +201,35 @@ def _check_arguments(function: Callable[..., Any], count: int, rule: str) -> Non
         raise TypeError(f"{rule}; {function!r} takes {signature}.") from error
 
 
-def _refuse_unrunnable(function: Callable[..., Any], name: str) -> None:
+_NOT_IN_A_THREAD: Final = (
+    "is an `async def` function or a generator: a worker thread would call it and never run its body. Make it a plain function."
+)
+
+_NEVER_RUN: Final = (
+    "is a generator: a call would never run its body. Make it a plain function, or an `async def` one without `yield`."
+)
+
+
+def is_coroutine_function(function: Callable[..., Any]) -> bool:
+    """Return whether calling this makes a coroutine, as far as can be seen."""
+    return any(inspect.iscoroutinefunction(candidate) for candidate in _called(function))
+
+
+def _called(function: Callable[..., Any]) -> tuple[Any, Any]:
+    """Return the function, and the method behind an object that is called like one."""
+    return function, function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004 - its method is looked at
+
+
+def _refuse_unrunnable(function: Callable[..., Any], name: str, *, is_async: bool = False) -> None:
     if inspect.isclass(function):
         raise TypeError(
             f"{name} is a class: calling it would only make an instance. Give a function, or an instance with __call__."
         )
-    called = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004 - its method is looked at
-    kinds = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-    if any(kind(candidate) for kind in kinds for candidate in (function, called)):
-        raise TypeError(
-            f"{name} is an `async def` function or a generator: a worker thread would call it and never run its body. "
-            "Make it a plain function."
-        )
+    if is_coroutine_function(function) and not is_async:
+        raise TypeError(f"{name} {_NOT_IN_A_THREAD}")
+    kinds = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    if any(kind(candidate) for kind in kinds for candidate in _called(function)):
+        raise TypeError(f"{name} {_NEVER_RUN if is_async else _NOT_IN_A_THREAD}")
 
 
 def result_of(result: object, name: str = "The handler") -> object:
@@ -218,8 +253,8 @@ def _seconds(timeout: dt.timedelta | float) -> float:
     return as_timedelta(timeout, "timeout", minimum=SHORTEST_TIMEOUT, maximum=LONGEST_TIMEOUT).total_seconds()
 
 
-def check_retry(retry: object) -> None:
-    """Raise TypeError unless this is a retry strategy, a function that chooses one, or None."""
+def check_retry(retry: object, *, is_async: bool = False) -> None:
+    """Raise TypeError unless this is a retry strategy, a function that chooses one, or None; `is_async`: it may be awaited."""
     if retry is None or isinstance(retry, RetryStrategy):
         return
     if not callable(retry) or inspect.isclass(retry):
@@ -227,14 +262,14 @@ def check_retry(retry: object) -> None:
             f"retry must be a RetryStrategy or a function (job, exception) -> RetryStrategy | None, not {retry!r}: "
             "retry=RetryStrategy(retries=4, delays=[1, 5])."
         )
-    check_callback(retry, "retry", "job", "exception")
+    check_callback(retry, "retry", "job", "exception", is_async=is_async)
 
 
-def check_callback(callback: Callable[..., Any] | None, name: str, *arguments: str) -> None:
-    """Raise TypeError unless this is a function of these arguments whose body runs when it is called, or None."""
+def check_callback(callback: Callable[..., Any] | None, name: str, *arguments: str, is_async: bool = False) -> None:
+    """Raise TypeError unless this is a function of these arguments whose body runs when it is called, or awaited, or None."""
     if callback is None:
         return
     if not callable(callback):
         raise TypeError(f"{name} must be a function, not {callback!r}.")
-    _refuse_unrunnable(callback, f"{name} {callback!r}")
+    _refuse_unrunnable(callback, f"{name} {callback!r}", is_async=is_async)
     _check_arguments(callback, len(arguments), f"{name} is called with ({', '.join(arguments)})")

@@ -6,6 +6,7 @@ import datetime as dt
 import threading
 import time
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -23,6 +24,7 @@ LASTING: Final = dt.timedelta(seconds=5)
 """An error that goes on is worth a word again when the wait after it has grown to this."""
 MOST_REASONS: Final = 2
 """What is told of one activity until it works again: after a lost connection, why there is no other."""
+_asking: Final[ContextVar[object]] = ContextVar("proletarian_sa_asking", default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,17 +49,19 @@ class Health:
 class Asking:
     """A block that waits for the database; made for each job, and more than once."""
 
-    __slots__ = ("_activity", "_asked")
+    __slots__ = ("_activity", "_asked", "_token")
 
-    def __init__(self, asked: dict[int, tuple[float, str]], activity: str) -> None:
+    def __init__(self, asked: dict[object, tuple[float, str]], activity: str) -> None:
         self._asked = asked
         self._activity = activity
 
     def __enter__(self) -> None:
-        self._asked[threading.get_ident()] = (time.monotonic(), self._activity)
+        self._asked[self] = (time.monotonic(), self._activity)
+        self._token = _asking.set(self)
 
     def __exit__(self, *_error: object) -> None:
-        del self._asked[threading.get_ident()]
+        _asking.reset(self._token)
+        del self._asked[self]
 
 
 class Vigil:
@@ -67,23 +71,23 @@ class Vigil:
         self._lock = threading.Lock()  # guards what follows
         self._reasons: dict[str, set[str]] = {}  # that were told, by activity, until it works again
         self._heard_until = 0.0  # when the wait ends that was told last, of any activity, on the monotonic clock
-        self._asked: dict[int, tuple[float, str]] = {}  # by thread; each changes its own
+        self._asked: dict[object, tuple[float, str]] = {}  # by who asks; each changes its own
         self._failing: dict[str, tuple[float, BaseException]] = {}  # by activity
 
     def asking(self, activity: str) -> Asking:
-        """Take note that this thread waits for the database, until the block ends."""
+        """Take note that this thread, or task, waits for the database, until the block ends."""
         return Asking(self._asked, activity)
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Do not count this block, in which the application's own code runs; what this thread waited for counts anew after it."""
-        thread = threading.get_ident()
-        asked = self._asked.pop(thread, None)
+        """Do not count this block, in which the application's own code runs; what was waited for counts anew after it."""
+        who = _asking.get()
+        asked = self._asked.pop(who, None)
         try:
             yield
         finally:
             if asked is not None:
-                self._asked[thread] = (time.monotonic(), asked[1])
+                self._asked[who] = (time.monotonic(), asked[1])
 
     def failed(self, activity: str, error: BaseException) -> None:
         """Take note of an error."""
@@ -126,10 +130,17 @@ class Vigil:
         stalls += [(now - since, f"{activity}: {brief(error)}") for activity, (since, error) in list(self._failing.items())]
         return max(stalls, default=(0.0, ""))
 
-    def keep(self, emit: Callable[[events.Event], None], worker_id: str, over: threading.Event) -> None:
-        """Tell of questions that have no answer, and of their end, until it is over."""
-        told: dict[str, tuple[float, float]] = {}  # by activity, whichever thread asks: since when, and how long it had lasted
+    def keep(
+        self,
+        emit: Callable[[events.Event], None],
+        worker_id: str,
+        over: threading.Event,
+        look: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Tell of questions that have no answer, and of their end, until it is over; `look`: at something else, too."""
+        told: dict[str, tuple[float, float]] = {}  # by activity, whoever asks: since when, and how long it had lasted
         while not over.wait(SILENT / LOOKS):
+            look()
             now = time.monotonic()
             asked: dict[str, float] = {}  # since when the oldest question waits
             for since, activity in list(self._asked.values()):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from proletarian_sa import events
 from proletarian_sa.backoff import backoff
 from proletarian_sa.own_connection import OwnConnection
+from proletarian_sa.own_loops import make_thread
 from proletarian_sa.run import about
 from proletarian_sa.trouble import Trouble
 
@@ -64,7 +65,7 @@ class Heartbeats:
     def start(self) -> None:
         """Begin to beat, three times a lease."""
         self._stop.clear()
-        thread = threading.Thread(target=self._run, name=f"{self._runtime.worker_id} heartbeat", daemon=True)
+        thread = make_thread(self._runtime.engine, self._run, f"{self._runtime.worker_id} heartbeat")
         thread.start()
         self._thread = thread  # not before: one that could not be started cannot be joined
 
@@ -106,8 +107,11 @@ class Heartbeats:
             in_hand.running._stop.set()
         self._runtime.emit(events.JobLeaseLost(**about(self._runtime, in_hand.claimed), handler_finished=False))
 
-    def beat(self) -> bool:
+    def beat(self, own: OwnConnection | None = None) -> bool:
         """Prolong all leases in hand, and ask the handlers of lost ones to stop.
+
+        Args:
+            own: The connection to use, in another thread than the one that beats.
 
         Returns:
             Whether all could be prolonged: a row that somebody has locked could not.
@@ -117,10 +121,10 @@ class Heartbeats:
         with self._beating:
             jobs = self.in_hand()
             if not jobs:
-                self._own.close()
+                (own or self._own).close()
                 return True
             sent_at = time.monotonic()
-            with self._own.transaction() as connection:
+            with (own or self._own).transaction() as connection:
                 kept, locked = self._runtime.statements.heartbeat(
                     connection, [one.claimed for one in jobs], lease=self._runtime.lease
                 )

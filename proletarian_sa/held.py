@@ -19,6 +19,7 @@ from proletarian_sa.finish import Recorder, Recording, interrupted, record_until
 from proletarian_sa.floor import EARLIEST
 from proletarian_sa.held_session import HeldTransaction
 from proletarian_sa.own_connection import OwnConnection
+from proletarian_sa.own_loops import make_thread
 from proletarian_sa.run import Decision, about, run, start
 from proletarian_sa.trouble import RECORDING, Trouble
 
@@ -189,7 +190,8 @@ class HeldClaims:
         if stopping is not None and stopping.is_set():
             return Decision(claimed=claimed, verdict="release"), None
         connection = self._own.begin()
-        started = start(self._runtime, claimed, lambda: kind(self._runtime, claimed, connection, self._go_on))
+        joined = kind if self._runtime.colour is None else self._runtime.colour.joined
+        started = start(self._runtime, claimed, lambda: joined(self._runtime, claimed, connection, self._go_on))
         if isinstance(started, Decision):
             return started, None
         with self._watch.over(claimed, started):
@@ -243,7 +245,7 @@ class HeldWatch:
 
     def start(self) -> None:
         """Begin to look."""
-        thread = threading.Thread(target=self._look_again, name=f"{self._runtime.worker_id} watch", daemon=True)
+        thread = make_thread(self._runtime.engine, self._look_again, f"{self._runtime.worker_id} watch")
         thread.start()
         self._thread = thread  # not before: one that could not be started cannot be joined
 

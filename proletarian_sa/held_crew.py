@@ -24,12 +24,15 @@ class HeldCrew(Lifecycle):
     """The threads of a worker with held claims, between one start and the stop that ends them."""
 
     def __init__(self, runtime: Runtime, habits: Habits) -> None:
-        super().__init__(runtime, habits, WATCH + habits.threads)
+        super().__init__(runtime, habits)
         self._floors = {queue: Floor() for queue in runtime.queues}  # of all threads together
         self._watch = HeldWatch(runtime, keep_connection=self._keep)
         self._polling = threading.Lock()  # who has it polls; the others wait until there may be more jobs than one
         self._failures = 0  # of the claim, in a row
         self._waiting: tuple[int, float] | None = None  # how, if the last claim has found no job: see `Idle.wait`
+
+    def _connections(self) -> int:
+        return WATCH + self._threads
 
     def _running(self) -> list[RunningJob]:
         return self._watch.running()
@@ -88,15 +91,22 @@ class HeldCrew(Lifecycle):
     def _claim(self, claims: HeldClaims) -> list[ClaimedJob]:
         """Take a job, or some, if there is any; wait after an error."""
         try:
-            with self._runtime.vigil.asking(CLAIMING):
-                wakes = self._idle.about_to_claim()
-                claimed = claims.claim_some(claims.limit())
-                pause = 0.0 if claimed else self._idle.pause(claims.own)
+            return self._try(claims)
         except Exception as error:  # noqa: BLE001 - judged there: waited out, or the worker's end
-            self._failures += 1
-            self._idle.hand_on()
-            self._stopping.wait(self._wait_out(error, self._failures))
+            self._stopping.wait(self._failed(error))
             return []
+
+    def _failed(self, error: Exception) -> float:
+        """Return how long to wait in seconds after an error of a claim, or raise it if it is the worker's end."""
+        self._failures += 1
+        self._idle.hand_on()
+        return self._wait_out(error, self._failures)
+
+    def _try(self, claims: HeldClaims) -> list[ClaimedJob]:
+        with self._runtime.vigil.asking(CLAIMING):
+            wakes = self._idle.about_to_claim()
+            claimed = claims.claim_some(claims.limit())
+            pause = 0.0 if claimed else self._idle.pause(claims.own)
         self._recovered(self._failures)
         self._failures = 0
         self._waiting = None if claimed else (wakes, pause)

@@ -41,7 +41,10 @@ class HeldTransaction(HandlerTransaction):
     def _make_session(self) -> Session:
         if self._runtime.session_factory is None:
             return Session(self.connection, join_transaction_mode="rollback_only")
-        session = new_session(self._runtime)
+        return self._join(new_session(self._runtime))
+
+    def _join(self, session: Session) -> Session:
+        """Let a session of the application's use our connection wherever it would use one to this database."""
         if session.twophase:
             raise TypeError(
                 "session_factory makes sessions with twophase=True, which cannot join a transaction that has begun: that of a held "

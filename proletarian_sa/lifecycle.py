@@ -14,6 +14,7 @@ from proletarian_sa.backoff import backoff
 from proletarian_sa.clock import as_timedelta
 from proletarian_sa.errors import is_ctrl_c
 from proletarian_sa.health import Health, State
+from proletarian_sa.own_loops import make_thread
 from proletarian_sa.runtime import pool_capacity
 from proletarian_sa.trouble import CLAIMING
 from proletarian_sa.wakeups.idle import Idle
@@ -60,13 +61,13 @@ class Lifecycle:
         error: What has ended the worker, if an error has.
     """
 
-    def __init__(self, runtime: Runtime, habits: Habits, connections: int) -> None:
+    def __init__(self, runtime: Runtime, habits: Habits) -> None:
         self._runtime = runtime
         self._habits = habits
         self._threads = habits.threads
         self._polling_interval = habits.polling_interval
         self._pid = os.getpid()
-        capacity = pool_capacity(runtime.engine)
+        connections, capacity = self._connections(), pool_capacity(runtime.engine)
         self._keep = capacity is None or capacity >= connections
         if not self._keep and capacity is not None:
             runtime.emit(events.PoolTooSmall(worker_id=runtime.worker_id, needed=connections, available=capacity))
@@ -78,6 +79,10 @@ class Lifecycle:
         self._over = threading.Event()  # it is time for that to end
         self.stopped = threading.Event()
         self.error: BaseException | None = None
+
+    def _connections(self) -> int:
+        """Return how many connections of the application's pool it may need at the same time."""
+        raise NotImplementedError
 
     def start(self) -> None:
         """Start the threads."""
@@ -159,16 +164,18 @@ class Lifecycle:
         self._vigil.join()
         self._runtime.emit(events.WorkerStopped(worker_id=self._runtime.worker_id, running=0))
         try:
-            if self._habits.on_shutdown is not None:
-                self._habits.on_shutdown()
+            self._shut_down()
         except BaseException as error:  # noqa: BLE001 - becomes an event
             self._runtime.emit(events.CallbackFailed(worker_id=self._runtime.worker_id, callback="on_shutdown", exception=error))
         finally:
             self.stopped.set()
 
+    def _shut_down(self) -> None:
+        if self._habits.on_shutdown is not None:
+            self._habits.on_shutdown()
+
     def _thread(self, target: Callable[[], None], name: str) -> threading.Thread:
-        # Daemons, so that a process that forgets to stop its worker can end; stop() is called at exit.
-        thread = threading.Thread(target=target, name=f"{self._runtime.worker_id} {name}", daemon=True)
+        thread = make_thread(self._runtime.engine, target, f"{self._runtime.worker_id} {name}")
         thread.proletarian_sa_run = self  # type: ignore[attr-defined]
         return thread
 

@@ -160,6 +160,9 @@ def _describe_trouble(event: events.Event) -> Described:
 
 def _describe_listening(event: events.Event) -> Described:
     match event:
+        case events.LoopBlocked():
+            what = f"the event loop has been blocked for {event.seconds:.0f} s. A handler that computes, or waits without `await`,"
+            return logging.WARNING, f"{what} is to be a plain function, which runs in a thread", None
         case events.ListenerStarted():
             return logging.INFO, "notifications of new jobs arrive", None
         case events.NotificationsUnavailable():

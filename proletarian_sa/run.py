@@ -28,6 +28,7 @@ from proletarian_sa.errors import (
     is_ctrl_c,
 )
 from proletarian_sa.forks import end_child, this_process
+from proletarian_sa.handlers import result_of
 from proletarian_sa.retry import Retry, RetryStrategy, decide
 from proletarian_sa.running import RunningJob
 from proletarian_sa.session import HandlerTransaction
@@ -97,7 +98,10 @@ def start(
             raise
         cause = error if isinstance(error, PayloadError) else PayloadError(error_line(error))
         return Decision(claimed=claimed, verdict="undeliverable", exception=cause)
-    return RunningJob(claimed, payload, open_transaction or (lambda: HandlerTransaction(runtime, claimed)))
+    colour = runtime.colour
+    if colour is None:
+        return RunningJob(claimed, payload, open_transaction or (lambda: HandlerTransaction(runtime, claimed)))
+    return colour.job(claimed, payload, open_transaction or (lambda: colour.own(runtime, claimed)))
 
 
 def run(runtime: Runtime, claimed: ClaimedJob, running: RunningJob, *, limited: bool = True) -> Decision:
@@ -110,25 +114,34 @@ def run(runtime: Runtime, claimed: ClaimedJob, running: RunningJob, *, limited: 
 
     **Transaction:** that of `job.session`, committed or rolled back when this returns.
     """
+    if runtime.colour is not None:  # its task has a context of its own
+        return _run(runtime, claimed, running, limited=limited)
     return contextvars.Context().run(_run, runtime, claimed, running, limited=limited)
 
 
-def _run(runtime: Runtime, claimed: ClaimedJob, running: RunningJob, *, limited: bool) -> Decision:
+def find(runtime: Runtime, claimed: ClaimedJob, running: RunningJob) -> Found | Decision:
+    """Return the handler, about to be called, or the decision where there is none.
+
+    **Transaction:** nothing.
+    """
     try:
         found = runtime.handlers.find(claimed.job_type)
     except UnknownJobType as error:
         return Decision(claimed=claimed, verdict="undeliverable", exception=error, payload=running.payload)
     if not runtime.is_quiet():
         runtime.emit(events.JobStarted(**about(runtime, claimed)))
+    return found
 
+
+def _run(runtime: Runtime, claimed: ClaimedJob, running: RunningJob, *, limited: bool) -> Decision:
+    found = find(runtime, claimed, running)
+    if isinstance(found, Decision):
+        return found
     try:
-        if found.timeout is None or not limited:
-            failure = _call(found, running)
+        if runtime.colour is not None:
+            failure = runtime.colour.call(runtime, claimed, running, found)
         else:
-            with TimeLimit(found.timeout, lambda: _over_time(runtime, claimed, running, found)) as limit:
-                failure = _call(found, running)
-            if limit.exceeded and not isinstance(failure, LeaseLost):
-                failure = limit.failure(failure)
+            failure = call(runtime, claimed, running, found, limited=limited)
     except KeyboardInterrupt:
         if running._transaction is not None:
             running._transaction.abandon()  # else its locks and its connection would be in the way of putting the job back
@@ -136,13 +149,21 @@ def _run(runtime: Runtime, claimed: ClaimedJob, running: RunningJob, *, limited:
     finally:
         running._over = True
     try:
-        return _conclude(runtime, claimed, running, found, failure)
+        return conclude(runtime, claimed, running, found, failure)
     finally:
         del failure  # its traceback leads here: a cycle would keep job and payload in memory until a collection
 
 
-def _conclude(runtime: Runtime, claimed: ClaimedJob, running: RunningJob, found: Found, failure: BaseException | None) -> Decision:
+def conclude(runtime: Runtime, claimed: ClaimedJob, running: RunningJob, found: Found, failure: BaseException | None) -> Decision:
+    """Decide what becomes of a run whose handler has ended, in success where `failure` is None.
+
+    **Transaction:** that of `job.session`, committed or rolled back when this returns.
+    """
     transaction = running._transaction
+    if transaction is not None and transaction.not_opened is not None:
+        running._not_opened, running._transaction = transaction.not_opened, None
+        transaction.close()
+        transaction, failure = None, failure or running._not_opened
     if transaction is None:
         if failure is None:
             return Decision(claimed=claimed, verdict="success")
@@ -153,7 +174,20 @@ def _conclude(runtime: Runtime, claimed: ClaimedJob, running: RunningJob, found:
     return _decide(runtime, claimed, running, found, failure)
 
 
-def _over_time(runtime: Runtime, claimed: ClaimedJob, running: RunningJob, found: Found) -> None:
+def call(runtime: Runtime, claimed: ClaimedJob, running: RunningJob, found: Found, *, limited: bool = True) -> BaseException | None:
+    """Call the handler in this thread, and return what it raised, or that its time was over."""
+    if found.timeout is None or not limited:
+        return _call(found, running)
+    with TimeLimit(found.timeout, lambda: over_time(runtime, claimed, running, found)) as limit:
+        failure = _call(found, running)
+    return limit.failure(failure) if limit.exceeded and not isinstance(failure, LeaseLost) else failure
+
+
+def over_time(runtime: Runtime, claimed: ClaimedJob, running: RunningJob, found: Found) -> None:
+    """Ask a handler to stop whose time is over, and tell.
+
+    **Transaction:** nothing.
+    """
     running._stop.set()
     runtime.emit(events.JobOverTime(**about(runtime, claimed), seconds=found.timeout or 0.0))
 
@@ -162,7 +196,9 @@ def _call(found: Found, running: RunningJob) -> BaseException | None:
     """Call the handler, and return what it raised. A child that it has forked does not return."""
     process = this_process()
     try:
-        found.call(running)
+        result = found.call(running)
+        if found.is_async:  # registered after the worker was made, which would have refused it
+            result_of(result)
     except BaseException as error:
         end_child(process, error)
         if is_ctrl_c(error):
@@ -298,6 +334,8 @@ def _strategy(
     chosen: Any = found.retry if found.retry is not None else runtime.retry
     try:
         strategy = chosen if chosen is None or isinstance(chosen, RetryStrategy) else chosen(running, failure)
+        if runtime.colour is not None:
+            strategy = runtime.colour.result_of(strategy, "The retry function")
         if strategy is not None and not isinstance(strategy, RetryStrategy):
             raise TypeError(f"A retry function must return a RetryStrategy or None, not {strategy!r}.")
         return strategy, decide(strategy, claimed.attempts, random.random())

@@ -121,6 +121,9 @@ class RunningJob:
 
         **Transaction:** begins one, with a savepoint; on SQLite writes the job's row.
         """
+        return self._begun_transaction().session
+
+    def _begun_transaction(self) -> HandlerTransaction:
         if self._over:
             raise SessionNotYours("job.session ended when the handler returned. For later work, open a session of your own.")
         if this_process() is not self._process:
@@ -135,7 +138,7 @@ class RunningJob:
                 except BaseException as error:
                     self._not_opened = error
                     raise
-            return self._transaction.session
+            return self._transaction
 
     @property
     def stopping(self) -> bool:

@@ -7,7 +7,7 @@ import itertools
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from sqlalchemy.engine import Engine
 from sqlalchemy.pool import AssertionPool, QueuePool, SingletonThreadPool, StaticPool
@@ -24,15 +24,20 @@ from proletarian_sa.models import JobTables, check_job_tables, default_tables
 from proletarian_sa.names import check_name
 from proletarian_sa.own_connection import INSISTED, close_what_cannot_be_reset
 from proletarian_sa.trouble import RECORDING, Trouble
-from proletarian_sa.turns import taking_turns
+from proletarian_sa.turns import TURNS, taking_turns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from sqlalchemy.engine import Connection
     from sqlalchemy.orm import Session
 
+    from proletarian_sa.claimed import ClaimedJob
     from proletarian_sa.events import Event, Sink
+    from proletarian_sa.handlers import Found
+    from proletarian_sa.held_session import HeldTransaction
     from proletarian_sa.running import RunningJob
+    from proletarian_sa.session import HandlerTransaction
 
 Claim = Literal["leased", "held"]
 FailedJob = Callable[["RunningJob", BaseException], object]
@@ -53,6 +58,34 @@ class ClaimTokens:
         return f"{self._prefix}:{next(self._numbers)}"
 
 
+class Colour(Protocol):
+    """What is different where handlers are coroutines: how they are called, and what they are given."""
+
+    def job(self, claimed: ClaimedJob, payload: Any, open_transaction: Callable[[], HandlerTransaction]) -> RunningJob:
+        """Return the job for its handler."""
+        ...
+
+    def failed(self, claimed: ClaimedJob, payload: Any, open_transaction: Callable[[], HandlerTransaction]) -> RunningJob:
+        """Return the job for `failed_job`."""
+        ...
+
+    def own(self, runtime: Runtime, job: ClaimedJob) -> HandlerTransaction:
+        """Return what is behind `job.session`: a transaction of its own."""
+        ...
+
+    def joined(self, runtime: Runtime, job: ClaimedJob, connection: Connection, commit: Callable[[], None]) -> HeldTransaction:
+        """Return what is behind `job.session`: a savepoint in a transaction of the worker's."""
+        ...
+
+    def call(self, runtime: Runtime, claimed: ClaimedJob, running: RunningJob, found: Found) -> BaseException | None:
+        """Call the handler, and return what it raised."""
+        ...
+
+    def result_of(self, result: object, name: str) -> object:
+        """Return what a function of the application's returned, once that is there."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
     """One worker's view of the world, without state of its own but the token counter.
@@ -60,6 +93,7 @@ class Runtime:
     Attributes:
         recording: What the outcomes of jobs meet on their way into the database.
         is_quiet: Whether nobody wants to know of what is told of each job that goes well: such events need not be made.
+        colour: Of the handlers, where they are coroutines.
     """
 
     engine: Engine
@@ -81,6 +115,7 @@ class Runtime:
     tokens: ClaimTokens = field(compare=False)
     vigil: Vigil = field(compare=False)
     recording: Trouble = field(compare=False)
+    colour: Colour | None = None
 
 
 def build_runtime(
@@ -99,8 +134,9 @@ def build_runtime(
     held_warning: dt.timedelta | float = 60.0,
     worker_id: str | None = None,
     on_event: Sink = log_event,
+    is_async: bool = False,
 ) -> Runtime:
-    """Check the options and return the runtime, not yet prepared for its database.
+    """Check the options and return the runtime, not yet prepared for its database; `is_async`: for handlers that are coroutines.
 
     **Transaction:** nothing: does not connect.
     """
@@ -109,7 +145,7 @@ def build_runtime(
             f"A worker needs an Engine, not {type(engine).__name__}: it takes connections of its own and commits on them. "
             "Give create_engine(url), or session.get_bind()."
         )
-    if engine.dialect.is_async:
+    if engine.dialect.is_async and not is_async:
         raise TypeError(
             f"A worker's threads cannot use {engine.dialect.name}+{engine.dialect.driver}, a driver for asyncio. "
             "Give it an engine of its own: create_engine(url) with a synchronous driver, such as psycopg, pymysql or pysqlite."
@@ -122,14 +158,14 @@ def build_runtime(
         raise TypeError(f"session_factory must be a function that returns a Session, not {session_factory!r}.")
     if isinstance(max_crashes, bool) or not isinstance(max_crashes, int) or max_crashes < 0:
         raise ValueError(f"max_crashes must be an int of at least 0, not {max_crashes!r}.")
-    check_callback(failed_job, "failed_job", "job", "exception")
+    check_callback(failed_job, "failed_job", "job", "exception", is_async=is_async)
     if claim not in ("leased", "held"):
         raise ValueError(f"claim must be 'leased' or 'held', not {claim!r}.")
-    check_retry(retry)
+    check_retry(retry, is_async=is_async)
     queues = check_queues(queue)
     name = check_name(worker_id, "worker_id") if worker_id is not None else f"proletarian[{','.join(queues)}]"
     statements = statements_for(engine.dialect, tables)
-    handlers = as_handlers(handler, handler_mode)
+    handlers = as_handlers(handler, handler_mode, is_async=is_async)
     duration = as_timedelta(lease, "lease", minimum=SHORTEST_LEASE, maximum=LONGEST_LEASE)
     emit, vigil = emitter(on_event), Vigil()
     return Runtime(
@@ -204,7 +240,7 @@ def prepare(runtime: Runtime) -> Runtime:
         options = statements.own_options(connection)
     # SQLAlchemy lets what the application's engine was given, if it was, win over what an engine made from it is given.
     insisted = {INSISTED: options} if options.keys() & engine.get_execution_options().keys() else {}
-    turns = {} if statements.row_locks else taking_turns(engine)
+    turns = {} if statements.row_locks or TURNS in engine.get_execution_options() else taking_turns(engine)
     close_what_cannot_be_reset(engine.dialect)
     own_engine = engine.execution_options(**options, **insisted, **turns)
     vigil, name = Vigil(), runtime.worker_id

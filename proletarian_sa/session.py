@@ -63,6 +63,9 @@ class HandlerTransaction:
         for method, instead in _ENDS.items():
             setattr(self.session, method, _refuse(method, instead))
 
+    not_opened: BaseException | None = None
+    """Why it could not be begun, where that is tried after the handler has been given its session."""
+
     def _make_session(self) -> Session:
         return new_session(self._runtime)
 
@@ -80,8 +83,11 @@ class HandlerTransaction:
             self._savepoint: NestedTransaction = self.connection.begin_nested()
         except BaseException:
             self._turn.end()
-            self.session.close()
+            self._not_begun()
             raise
+
+    def _not_begun(self) -> None:
+        type(self.session).close(self.session)
 
     def _begin(self) -> Connection:
         if not self.session.in_transaction():

@@ -243,6 +243,17 @@ def run_in_hand(
 
     **Transaction:** that of `job.session`, if the handler uses it.
     """
+    started = start_in_hand(runtime, in_hand, stopping)
+    if isinstance(started, Decision):
+        return started
+    return run(runtime, in_hand.claimed, started) if elsewhere is None else elsewhere(in_hand, started)
+
+
+def start_in_hand(runtime: Runtime, in_hand: InHand, stopping: threading.Event | None = None) -> RunningJob | Decision:
+    """Return a job in hand for its handler, or the decision where it cannot be run, or its lease is no longer ours.
+
+    **Transaction:** nothing.
+    """
     if in_hand.lost or in_hand.valid_until <= time.monotonic():
         return Decision(claimed=in_hand.claimed, verdict="release")
     started = start(runtime, in_hand.claimed)
@@ -251,7 +262,7 @@ def run_in_hand(
     in_hand.running = started
     if in_hand.lost or (stopping is not None and stopping.is_set()):  # since the caller looked
         started._stop.set()
-    return run(runtime, in_hand.claimed, started) if elsewhere is None else elsewhere(in_hand, started)
+    return started
 
 
 def record(runtime: Runtime, recorder: Recorder, in_hand: InHand, decision: Decision) -> Outcome:

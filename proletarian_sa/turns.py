@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
+
+from proletarian_sa.own_loops import on_loop, sleep
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Engine
@@ -23,6 +26,7 @@ OVERLAP: Final = 0.02  # seconds of a rest that a transaction may take without o
 LITTLE: Final = 0.05  # seconds of writing in a period with which a worker is in nobody's way
 BRIEFLY: Final = 0.03  # seconds that one of our own transactions takes at the most; what is longer is waiting for the lock
 PATIENCE: Final = 1.0  # seconds that one turn of another thread may take; after that SQLite decides who waits for how long
+LOOKS: Final = (0.002, 0.01)  # seconds until one looks again under an event loop, where nobody may wait for a lock
 TURNS: Final = "proletarian_sa_turns"  # execution option of an engine of ours
 
 _turns: WeakKeyDictionary[Pool, Turns] = WeakKeyDictionary()
@@ -41,17 +45,27 @@ class Turns:
     def begin(self) -> Turn:
         """Wait for a turn: until no other thread has one, and nobody is to rest."""
         ends = self._ends
-        while not (taken := self._lock.acquire(timeout=PATIENCE)) and ends != self._ends:
+        while not (taken := self._acquire()) and ends != self._ends:
             ends = self._ends  # others have had their turns meanwhile
         try:
             pause = self._pause(time.time()) if taken else 0.0
             if pause > 0:
-                time.sleep(pause)
+                sleep(pause)
         except BaseException:  # Ctrl-C
             if taken:
                 self._lock.release()
             raise
         return Turn(self, taken=taken)
+
+    def _acquire(self) -> bool:
+        if not on_loop():
+            return self._lock.acquire(timeout=PATIENCE)
+        until = time.monotonic() + PATIENCE
+        while not self._lock.acquire(blocking=False):
+            if time.monotonic() >= until:
+                return False
+            sleep(random.uniform(*LOOKS))
+        return True
 
     def _pause(self, now: float) -> float:
         """Return how long to rest first, seconds."""

@@ -7,24 +7,18 @@ import threading
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from proletarian_sa.at_exit import call_at_exit, forget
-from proletarian_sa.backoff import backoff
 from proletarian_sa.clock import as_timedelta
 from proletarian_sa.crew import Crew
-from proletarian_sa.errors import TablesMissing
 from proletarian_sa.factory import load
 from proletarian_sa.handlers import check_callback
 from proletarian_sa.health import Health
-from proletarian_sa.held_check import check_held
 from proletarian_sa.held_crew import HeldCrew
-from proletarian_sa.install import check_tables
 from proletarian_sa.lifecycle import Habits, Lifecycle
 from proletarian_sa.log import log_event
 from proletarian_sa.models import DEFAULT_QUEUE, JobTables, default_tables
-from proletarian_sa.own_connection import past_stale
-from proletarian_sa.rights import check_rights, explained
-from proletarian_sa.runtime import DEFAULT_MAX_CRASHES, Claim, FailedJob, Runtime, build_runtime, prepare
+from proletarian_sa.preparing import prepare_in_time
+from proletarian_sa.runtime import DEFAULT_MAX_CRASHES, Claim, FailedJob, Runtime, build_runtime
 from proletarian_sa.signals import StopAtSignals
-from proletarian_sa.trouble import Trouble
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,7 +33,6 @@ if TYPE_CHECKING:
 MOST_THREADS: Final = 1000
 MOST_BATCHED: Final = 1000  # jobs in one transaction
 SHORTEST_INTERVAL: Final = 0.01  # seconds between polls
-WAITING_FOR_TABLES: Final = "waiting for the tables"
 LONGEST_WAIT: Final = dt.timedelta(days=30)  # threads wait for up to 49 days on Windows
 
 
@@ -252,7 +245,7 @@ class QueueWorker:
             self._stop_asked.clear()
             self._signals.check()
             self._check_factory()
-            runtime = self._prepare_in_time()
+            runtime = prepare_in_time(self._runtime, wait_for_tables=self._wait_for_tables, stop_asked=self._stop_asked)
             if runtime is None:
                 return
             crew = HeldCrew(runtime, self._habits) if runtime.claim == "held" else Crew(runtime, self._habits)
@@ -277,32 +270,6 @@ class QueueWorker:
                 "With executor='process' each process makes an engine of its own: give factory='myapp:make_worker', the function "
                 "that returns this worker, or start it by: proletarian-sa worker myapp:make_worker"
             )
-
-    def _prepare_in_time(self) -> Runtime | None:
-        """Return what runs the worker; None if a stop came while it waited for the tables."""
-        emit, worker_id = self._runtime.emit, self._runtime.worker_id
-        trouble = Trouble(emit, worker_id, WAITING_FOR_TABLES, self._runtime.vigil)
-        while True:
-            try:
-                runtime = past_stale(self._prepare, self._runtime.engine)
-            except TablesMissing as missing:
-                if not self._wait_for_tables:
-                    raise
-                if self._stop_asked.wait(trouble.met(missing, backoff)):
-                    return None
-            else:
-                trouble.over()
-                return runtime
-
-    def _prepare(self) -> Runtime:
-        with explained(self._runtime.engine, self._runtime.tables, "Connecting"):
-            runtime = prepare(self._runtime)
-        check_tables(self._runtime.engine, tables=runtime.tables)  # on a standby too, which refuses the transactions of ours
-        check_rights(runtime.engine, tables=runtime.tables)
-        if runtime.claim == "held":
-            with explained(runtime.engine, runtime.tables, "Trying a held claim on a row of its own"):
-                check_held(runtime)
-        return runtime
 
     def stop(self, timeout: dt.timedelta | float | None = None) -> list[RunningJob]:
         """Take no more jobs, ask running handlers to stop, and wait for them.

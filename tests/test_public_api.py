@@ -12,6 +12,8 @@ import proletarian_sa
 PUBLIC = [
     "ArchivedJob",
     "ArchivedJobMixin",
+    "AsyncQueueWorker",
+    "AsyncRunningJob",
     "Backoff",
     "Clock",
     "ConstantIds",
@@ -61,6 +63,7 @@ PUBLIC = [
 TOUCH_THE_DATABASE = {
     *("enqueue", "enqueue_many", "create_all", "drop_all", "check_tables", "process_next_job"),
     *("QueueWorker.start", "QueueWorker.stop", "QueueWorker.run", "RunningJob.session"),
+    *("AsyncQueueWorker.start", "AsyncQueueWorker.stop", "AsyncQueueWorker.run", "AsyncRunningJob.session"),
 }
 
 
@@ -129,6 +132,7 @@ def test_options_are_keyword_only():
         "check_tables",
         "process_next_job",
         "QueueWorker",
+        "AsyncQueueWorker",
         "JobTables",
     ):
         for parameter in inspect.signature(getattr(proletarian_sa, name)).parameters.values():

@@ -5,8 +5,8 @@ import functools
 
 import pytest
 
-from proletarian_sa import JobRegistry, RetryStrategy, UnknownJobType, process_next_job
-from tests.observing import add
+from proletarian_sa import JobRegistry, QueueWorker, RetryStrategy, UnknownJobType, events, process_next_job
+from tests.observing import Recorder, add
 from tests.queue_contents import archived
 
 
@@ -115,17 +115,46 @@ def test_a_function_of_other_arguments_is_refused_at_registration(function):
 
 @pytest.mark.parametrize(
     "function",
-    [coroutine, asynchronous_generator, generator, AsyncCallable(), functools.partial(coroutine), functools.partial(generator)],
-    ids=["coroutine", "async generator", "generator", "object", "partial coroutine", "partial generator"],
+    [asynchronous_generator, generator, functools.partial(generator)],
+    ids=["async generator", "generator", "partial generator"],
 )
-def test_what_a_thread_would_never_run_is_refused(function):
-    """Handler cannot be called: `async def` and generators are refused at registration, and as a worker's only handler too."""
-    expected = (
-        "is an `async def` function or a generator: a worker thread would call it and never run its body. Make it a plain function."
-    )
+def test_what_nobody_would_ever_run_is_refused(function):
+    """Handler cannot be called: generators are refused at registration."""
+    expected = "is a generator: a call would never run its body. Make it a plain function, or an `async def` one without `yield`."
     with pytest.raises(TypeError, match="a plain function") as caught:
         JobRegistry().handler("later")(function)
     assert f"The handler of 'later' {expected}" == str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [coroutine, AsyncCallable(), functools.partial(coroutine)],
+    ids=["coroutine", "object", "partial coroutine"],
+)
+def test_what_a_thread_would_never_run_is_refused(queue_engine, function):
+    """Handler cannot be called: a registry takes `async def` for an AsyncQueueWorker, and a worker with threads refuses that."""
+    jobs = JobRegistry()
+    assert function is jobs.handler("later")(function)
+    expected = (
+        "is an `async def` function or a generator: a worker thread would call it and never run its body. Make it a plain "
+        "function. Or give the registry to an AsyncQueueWorker."
+    )
+    for use in (QueueWorker, process_next_job):
+        with pytest.raises(TypeError, match="a plain function") as caught:
+            use(queue_engine, jobs)
+        assert f"The handler of 'later' {expected}" == str(caught.value)
+
+
+def test_an_async_handler_that_comes_late_is_a_failure(queue_engine):
+    """Handler cannot be called: registered after the worker was made, `async def` is a failed attempt, never a success unrun."""
+    jobs = JobRegistry()
+    worker = QueueWorker(queue_engine, jobs, polling_interval=0.01, on_event=(seen := Recorder()))
+    jobs.handler("later")(coroutine)
+    add(queue_engine, "later")
+    with worker:
+        failed = seen.wait_for(events.JobAttemptFailed)
+
+    assert "The handler returned a coroutine instead of doing its work" in str(failed.exception)
 
 
 def test_a_worker_refuses_async_handlers(queue_engine):

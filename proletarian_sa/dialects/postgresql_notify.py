@@ -46,6 +46,8 @@ class PostgreSQLNotifications:
 
     def why_deaf(self, engine: Engine) -> str | None:
         """Return why nothing can be heard through the driver of this engine."""
+        if engine.dialect.is_async:
+            return f"{engine.dialect.driver} for asyncio is not used to listen"
         if engine.dialect.driver != HEARS:
             return (
                 f"{engine.dialect.driver} is not used to listen. Give the worker an engine with psycopg: "

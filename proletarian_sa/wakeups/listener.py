@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from proletarian_sa import events
 from proletarian_sa.backoff import backoff
+from proletarian_sa.own_loops import make_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -68,7 +69,7 @@ class Listener:
         self._failures = 0
         self._stop = threading.Event()
         self._bell, self._ring = socket.socketpair()  # interrupts the wait for notifications
-        self._thread = threading.Thread(target=self._run, name="proletarian listener", daemon=True)
+        self._thread = make_thread(engine, self._run, "proletarian listener")
 
     def start(self) -> None:
         """Begin to listen."""

@@ -13,6 +13,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scop
 from proletarian_sa import (
     ArchivedJob,
     ArchivedJobMixin,
+    AsyncQueueWorker,
+    AsyncRunningJob,
     Backoff,
     ConstantIds,
     DatabaseIds,
@@ -38,7 +40,7 @@ from proletarian_sa import (
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
-    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
 
 engine = create_engine("sqlite:///typing.db")
 jobs = JobRegistry()
@@ -162,3 +164,30 @@ except RightsMissing as error:
     assert_type(error, RightsMissing)
 assert_type(worker.stop(timeout=1), list[RunningJob])
 assert_type(worker.is_running, bool)
+
+
+@jobs.handler("async", timeout=30)
+async def handle_async(payload: dict[str, Any], job: AsyncRunningJob) -> None:
+    """Await what a coroutine may."""
+    assert_type(await job.wait(1.5), bool)
+    assert_type(job.stopping, bool)
+    assert_type(job.attempts, int)
+    await job.session.execute(select(1))
+
+
+async def choose_async(job: RunningJob, _error: BaseException) -> RetryStrategy | None:
+    """Be a retry function that is awaited."""
+    return None if job.attempts > 1 else RetryStrategy(retries=1)
+
+
+async def running(async_engine: AsyncEngine, sessions: async_sessionmaker[AsyncSession]) -> None:
+    """Run a worker on the loop."""
+    worker = AsyncQueueWorker(async_engine, jobs, concurrency=50, retry=choose_async, session_factory=sessions)
+    async with worker:
+        assert_type(await worker.join(0.1), bool)
+        assert_type(worker.health.running, int)
+    await worker.start()
+    assert_type(await worker.stop(timeout=1), list[RunningJob])
+    assert_type(worker.is_running, bool)
+    assert_type(worker.error, BaseException | None)
+    await worker.run()

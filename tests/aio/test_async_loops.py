@@ -1,0 +1,164 @@
+"""`AsyncQueueWorker` and its event loop: one that is blocked, other kinds of loops, what runs in one beside it."""
+
+import asyncio
+import threading
+
+import pytest
+
+from proletarian_sa import enqueue_many, events, health
+from tests.aio.scene import Scene, until
+from tests.observing import PATIENCE, add
+from tests.queue_contents import User, archived, queued
+
+
+@pytest.mark.parametrize("seconds", [1.0])
+def test_a_handler_that_blocks_the_loop_keeps_its_lease(queue_engine, scene, monkeypatch, seconds):
+    """Heartbeats have a thread of their own: while a handler blocks the loop, leases are kept, and an event tells of it."""
+    monkeypatch.setattr(health, "SILENT", 0.1)
+    add(queue_engine, payload="blocks")
+    blocked, kept = threading.Event(), []
+    scene_seen = []
+
+    async def handle(_job):
+        blocked.set()
+        (before,) = queued(queue_engine)
+        scene_seen[0].wait_for(events.LoopBlocked)
+        until_lease = threading.Event()
+        for _ in range(int(PATIENCE / 0.02)):
+            (now,) = queued(queue_engine)
+            if (now.lease_until - before.lease_until).total_seconds() > seconds:
+                kept.append(now.claimed_by == before.claimed_by)
+                break
+            until_lease.wait(0.02)
+
+    async def test():
+        worker, seen = scene.work(handle, lease=seconds / 2)
+        scene_seen.append(seen)
+        async with worker:
+            await until(lambda: seen.of(events.JobSucceeded))
+        return seen
+
+    seen = scene.run(test)
+    assert [True] == kept
+    assert [] == seen.of(events.JobLeaseLost)
+    assert 1 <= seen.of(events.LoopBlocked)[0].seconds
+    assert ["success"] == [row.status for row in archived(queue_engine)]
+
+
+def test_a_loop_that_goes_on_is_not_told_of(queue_engine, scene, monkeypatch):
+    """Nothing is told of a loop that is merely busy."""
+    monkeypatch.setattr(health, "SILENT", 0.05)
+    add(queue_engine)
+
+    async def handle(_job):
+        return None
+
+    async def test():
+        worker, seen = scene.work(handle)
+        async with worker:
+            await until(lambda: seen.of(events.JobSucceeded))
+            for _ in range(20):
+                await asyncio.sleep(0.01)
+        return seen
+
+    assert [] == scene.run(test).of(events.LoopBlocked)
+
+
+def test_uvloop(queue_engine, app_engine, database, driver):
+    """The application's loop may be another one than asyncio's."""
+    uvloop = pytest.importorskip("uvloop", reason="no uvloop")
+    scene = Scene(database.url.set(drivername=f"{database.url.get_backend_name()}+{driver}"), "leased", uvloop.new_event_loop)
+    run_a_few(scene, app_engine)
+
+
+def test_anyio(queue_engine, app_engine, scene):
+    """Handlers may use anyio, and a worker may be run in one of its task groups, whose cancellation stops it."""
+    anyio = pytest.importorskip("anyio", reason="no anyio")
+
+    async def pause():
+        with anyio.move_on_after(0.01) as scope:
+            await anyio.sleep_forever()
+        assert scope.cancelled_caught
+        async with anyio.create_task_group() as group:
+            group.start_soon(anyio.sleep, 0)
+
+    run_a_few(scene, app_engine, pause)
+    begun = []
+    add(app_engine, "waits")
+
+    async def wait(job):
+        begun.append(job)
+        await anyio.sleep_forever()
+
+    async def test():
+        worker, _ = scene.work(wait, stop_timeout=0.2)
+        async with anyio.create_task_group() as group:
+            group.start_soon(worker.run)
+            await until(lambda: begun)
+            group.cancel_scope.cancel()
+        await until(lambda: not worker.is_running)
+
+    scene.run(test)
+    assert ["waits"] == [row.job_type for row in queued(app_engine)]
+
+
+def test_a_task_group(app_engine, scene):
+    """A worker runs as a task of a TaskGroup; so do tasks inside handlers, whose errors are the handler's."""
+
+    async def pause():
+        async with asyncio.TaskGroup() as group:
+            group.create_task(asyncio.sleep(0))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await asyncio.Event().wait()
+
+    run_a_few(scene, app_engine, pause)
+
+
+def test_an_error_in_a_handlers_task_group(queue_engine, scene):
+    """An error in a task of a handler's TaskGroup fails the attempt, as its ExceptionGroup."""
+    add(queue_engine)
+
+    async def fail():
+        raise LookupError("gone")
+
+    async def handle(_job):
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fail())
+            group.create_task(asyncio.sleep(PATIENCE))
+
+    async def test():
+        worker, seen = scene.work(handle)
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(worker.run())
+            await until(lambda: seen.of(events.JobFailed))
+            await worker.stop()
+            await running
+        return seen
+
+    (failed,) = scene.run(test).of(events.JobAttemptFailed)
+    assert isinstance(failed.exception, ExceptionGroup)
+
+
+def run_a_few(scene, engine, pause=lambda: asyncio.sleep(0)):
+    """Run jobs that write, in a task group of their own."""
+    with engine.begin() as connection:
+        enqueue_many(connection, [{"job_type": "work", "payload": f"user {number}"} for number in range(6)])
+
+    async def handle(job):
+        await pause()
+        job.session.add(User(name=job.payload))
+        await job.session.flush()
+
+    async def test():
+        worker, seen = scene.work(handle, concurrency=3)
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(worker.run())
+            await until(lambda: len(seen.of(events.JobSucceeded)) == 6)
+            await worker.stop()
+            await running
+
+    scene.run(test)
+    assert ["success"] * 6 == [row.status for row in archived(engine)]
+    with engine.connect() as connection:
+        assert 6 == len(connection.execute(User.__table__.select()).all())
