@@ -16,6 +16,8 @@ from proletarian_sa.own_models import set_values
 from proletarian_sa.wakeups.announce import announce, announce_rows, delay_of, is_wanted
 
 if TYPE_CHECKING:
+    import datetime as dt
+
     from sqlalchemy.engine import Connection
 
     from proletarian_sa.models import JobMixin, JobTables
@@ -84,8 +86,8 @@ def _savepoint(connection: Connection, statements: Statements) -> Iterator[None]
         raise
 
 
-def _chunks(rows: Iterable[ReadRow]) -> Iterator[list[ReadRow]]:
-    chunk: list[ReadRow] = []
+def _chunks(rows: Iterable[Any]) -> Iterator[list[Any]]:
+    chunk: list[Any] = []
     size = 0
     for row in rows:
         chunk.append(row)
@@ -95,6 +97,18 @@ def _chunks(rows: Iterable[ReadRow]) -> Iterator[list[ReadRow]]:
             chunk, size = [], 0
     if chunk:
         yield chunk
+
+
+def _alike(rows: Iterable[NewRow]) -> Iterator[list[NewRow]]:
+    """Return groups of neighbours: in each all have an id, or none has."""
+    return (list(group) for _has_none, group in groupby(rows, key=lambda row: row[_JOB_ID] is None))
+
+
+def _write_for_ids(writer: RowWriter, group: list[NewRow]) -> list[Any]:
+    if group[0][_JOB_ID] is None:
+        return writer.write_numbered(group)
+    writer.write(group)
+    return [row[_JOB_ID] for row in group]
 
 
 class _Inserter:
@@ -112,16 +126,25 @@ class _Inserter:
             count += len(group)
         return count
 
-    def insert_for_ids(self, rows: Iterable[ReadRow]) -> list[Any]:
+    def insert_for_ids(self, rows: Sequence[ReadRow]) -> list[Any]:
         """Insert rows, and return their ids in order."""
-        ids: list[Any] = []
-        for group, writer in self._groups(rows):
-            if group[0][_JOB_ID] is None:
-                ids.extend(writer.write_numbered(group))
-                continue
-            writer.write(group)
-            ids.extend(row[_JOB_ID] for row in group)
+        if not rows:
+            return []
+        now, writer = self._begin(rows)
+        timed = DueTimes(now).of(rows)
+        if all(row[_JOB_ID] is not None for row in timed):
+            writer.write_all(_chunks(timed))
+            ids = [row[_JOB_ID] for row in timed]
+        else:
+            ids = [job_id for chunk in _chunks(timed) for group in _alike(chunk) for job_id in _write_for_ids(writer, group)]
+        announce_rows(self._connection, self._statements, now, timed, len(timed))
         return ids
+
+    def _begin(self, first: Sequence[ReadRow]) -> tuple[dt.datetime, RowWriter]:
+        """Return what time it is, and what inserts rows; `first`: those of the first chunk, or all."""
+        now = self._statements.read_clock(self._connection)
+        kibibytes = sum(len(row[_PAYLOAD]) for row in first) // 1024
+        return now, self._statements.row_writer(self._connection, now, max(len(first), kibibytes))
 
     def _groups(self, rows: Iterable[ReadRow]) -> Iterator[tuple[list[NewRow], RowWriter]]:
         """Give the rows with what inserts them: in each group all have an id, or none has."""
@@ -129,12 +152,10 @@ class _Inserter:
         read = 0
         for chunk in _chunks(rows):
             if writer is None:
-                now = self._statements.read_clock(self._connection)
+                now, writer = self._begin(chunk)
                 due_times = DueTimes(now)
-                kibibytes = sum(len(row[_PAYLOAD]) for row in chunk) // 1024
-                writer = self._statements.row_writer(self._connection, now, max(len(chunk), kibibytes))
             timed = due_times.of(chunk)
-            for _to_be_made, group in groupby(timed, key=lambda row: row[_JOB_ID] is None):
-                yield list(group), writer
+            for group in _alike(timed):
+                yield group, writer
             read += len(chunk)
             announce_rows(self._connection, self._statements, now, timed, read)

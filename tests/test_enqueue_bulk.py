@@ -47,16 +47,21 @@ def test_few_rows_that_are_long(queue_engine: sa.Engine, database: Any):
 
 
 @pytest.mark.plain_drivers
-def test_statements_of_many_chunks(queue_engine: sa.Engine, database: Any):
-    """Whatever the number of rows: the clock is read once, COPY asked for once, and a chunk is one statement."""
+@pytest.mark.parametrize("given", [list, iter])
+def test_statements_of_many_chunks(queue_engine: sa.Engine, database: Any, given: Any):
+    """Whatever the number of rows: the clock is read once, and COPY asked for once.
+
+    A chunk is one statement; a list is one COPY. An iterator is none: what makes its rows may need the connection.
+    """
     sent: list[str] = []
     sa.event.listen(queue_engine, "before_cursor_execute", lambda *arguments: sent.append(arguments[2].split()[0]))
     with queue_engine.begin() as connection:
-        enqueue_many(connection, rows(2 * CHUNK + 1))
+        enqueue_many(connection, given(rows(2 * CHUNK + 1)))
 
     chunk = "COPY" if database.copy else "INSERT"
     asked = {"postgresql": 2, "sqlite": 0}.get(queue_engine.dialect.name, 1)
-    assert ["SELECT"] * asked + [chunk] * 3 == sent
+    statements = 1 if database.copy and given is list else 3
+    assert ["SELECT"] * asked + [chunk] * statements == [verb for verb in sent if verb in {"SELECT", "INSERT", "COPY"}]
 
 
 class Shout:

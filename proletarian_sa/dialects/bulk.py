@@ -10,7 +10,7 @@ from proletarian_sa.moments import moment
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from sqlalchemy.engine import Connection
 
@@ -41,6 +41,14 @@ class RowWriter:
         **Transaction:** the caller's.
         """
         self._connection.execute(sa.insert(self._job), [self._values(row) for row in rows])
+
+    def write_all(self, chunks: Iterable[Sequence[NewRow]]) -> None:
+        """Insert the rows of all chunks, each of which has an id; nobody may use the connection meanwhile.
+
+        **Transaction:** the caller's.
+        """
+        for rows in chunks:
+            self.write(rows)
 
     def write_numbered(self, rows: Sequence[NewRow]) -> list[Any]:
         """Insert rows that have no id, and return those that the database has made for them, in their order.

@@ -15,7 +15,7 @@ from proletarian_sa.types import UTCDateTime
 
 if TYPE_CHECKING:
     import datetime as dt
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from sqlalchemy.engine import Connection, Dialect
 
@@ -189,16 +189,25 @@ class CopyWriter(ArrayWriter):
     def write(self, rows: Sequence[NewRow]) -> None:
         if rows[0][0] is None:
             super().write(rows)
-            return
+        else:
+            self.write_all([rows])
+
+    def write_all(self, chunks: Iterable[Sequence[NewRow]]) -> None:
         from proletarian_sa.dialects.psycopg_copy import copy_in  # noqa: PLC0415 - see above
 
-        copy_in(self._connection, self._copy, self._encoded(rows))
+        copy_in(self._connection, self._copy, self._encoded(chunks))  # the server reads one chunk while the next is encoded
 
-    def _encoded(self, rows: Sequence[NewRow]) -> bytes:
+    def _encoded(self, chunks: Iterable[Sequence[NewRow]]) -> Iterator[bytes]:
         """Return the rows as PostgreSQL's manual says under COPY, "Binary Format"; texts are in UTF-8."""
         alike: dict[tuple[str, str], bytes] = {}
+        yield _HEADER
+        for rows in chunks:
+            yield self._encoded_chunk(rows, alike)
+        yield _TRAILER
+
+    def _encoded_chunk(self, rows: Sequence[NewRow], alike: dict[tuple[str, str], bytes]) -> bytes:
         encode_id, pack_due, pack_length = self._encode_id, _DUE.pack, _LENGTH.pack
-        parts = [_HEADER]
+        parts: list[bytes] = []
         append = parts.append
         for job_id, queue, job_type, payload, due in rows:
             begin = alike.get((queue, job_type))
@@ -210,7 +219,6 @@ class CopyWriter(ArrayWriter):
             append(key)
             append(pack_length(len(text)))
             append(text)
-        append(_TRAILER)
         return b"".join(parts)
 
 

@@ -8,6 +8,8 @@ import psycopg
 from psycopg.pq import PipelineStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from sqlalchemy.engine import Connection
 
 _TEXT_ENCODING: Final = "utf-8"
@@ -21,8 +23,8 @@ def takes_copy(connection: Connection) -> bool:
     return driver.pgconn.pipeline_status == PipelineStatus.OFF and driver.info.encoding == _TEXT_ENCODING
 
 
-def copy_in(connection: Connection, statement: str, data: bytes) -> None:
-    """Execute COPY … FROM STDIN.
+def copy_in(connection: Connection, statement: str, data: Iterator[bytes]) -> None:
+    """Execute COPY … FROM STDIN with this data, of which no part may need the connection.
 
     Raises:
         DBAPIError: As for any other statement.
@@ -49,20 +51,22 @@ def copy_in(connection: Connection, statement: str, data: bytes) -> None:
 class _CopyCursor(psycopg.Cursor[Any]):
     """A cursor of which every statement is a COPY."""
 
-    data: bytes
+    data: Iterator[bytes]
 
     def execute(self, query: Any, params: Any = None, **options: Any) -> _CopyCursor:
         with self.copy(query) as copy:
-            copy.write(self.data)
+            for part in self.data:
+                copy.write(part)
         return self
 
 
 class _AsyncCopyCursor(psycopg.AsyncCursor[Any]):
     """The same, for asyncio."""
 
-    data: bytes
+    data: Iterator[bytes]
 
     async def execute(self, query: Any, params: Any = None, **options: Any) -> _AsyncCopyCursor:
         async with self.copy(query) as copy:
-            await copy.write(self.data)
+            for part in self.data:
+                await copy.write(part)
         return self
