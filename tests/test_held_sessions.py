@@ -198,3 +198,33 @@ def test_two_phase_sessions_are_refused(database, app_engine, where):
 
     assert 1 == len(found)
     assert 1 == len(archived(app_engine))
+
+
+ENDINGS = {
+    "committed": lambda connection: connection.get_nested_transaction().commit(),
+    "rolled back": lambda connection: connection.get_nested_transaction().rollback(),
+    "released": lambda connection: connection.exec_driver_sql("RELEASE SAVEPOINT sa_savepoint_1"),
+}
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_handler_that_ends_our_savepoint_and_fails(database, app_engine, ending, goes_on):
+    """A handler that has ended the savepoint in which it works, on the connection, and then fails has written nothing."""
+    database.require("row_locks")
+    job_id = add(app_engine)
+
+    def meddle(job):
+        job.session.add(User(name="effect"))
+        job.session.flush()
+        ENDINGS[ending](job.session.connection())
+        if goes_on:
+            job.session.execute(sa.insert(User).values(name="another"))
+        raise ValueError
+
+    outcome = process_next_job(app_engine, meddle, claim="held", handler_mode="advanced")
+
+    assert outcome is not None
+    assert ("failed", [(job_id, "failure")]) == (outcome.status, [(row.job_id, row.status) for row in archived(app_engine)])
+    with Session(app_engine) as session:
+        assert [] == session.scalars(sa.select(User.name)).all()
