@@ -138,9 +138,9 @@ class Chaos:
                 start.again()
 
     def judge_end(self, start: Start) -> None:
-        """Take note of a process that has ended by itself, unless it could not begin because its database was away."""
-        began = has_begun(start)
-        if start.crew == "producer" or began or not self._downs:
+        """Take note of a process that has ended by itself, unless it could not begin because its connection was lost."""
+        lost = self._downs or self.did["backends ended"]
+        if start.crew == "producer" or has_begun(start) or not lost:
             self.troubles.append(
                 f"{start.crew} {start.number} has ended by itself, code {start.process.code}: {start.process.text()[-2000:]}"
             )
