@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 from sqlalchemy import exc, make_url
 
+from proletarian_sa.aio.worker import AsyncQueueWorker
 from proletarian_sa.check import report
 from proletarian_sa.cli_revision import needing_alembic, revision, table_options
 from proletarian_sa.ddl import ddl as print_ddl
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import URL
 
+    from proletarian_sa.running import RunningJob
+
 EXIT_FAILED: Final = 1
 EXIT_JOBS_CUT_OFF: Final = 3
 _LOOK: Final = 0.1  # seconds between looks at whether a signal came
@@ -43,7 +47,8 @@ def main() -> None:
 @click.argument("target", metavar="MODULE:NAME")
 @click.option("--queue", "queues", multiple=True, help="Which queue, instead of the worker's own; again for more, in strict order.")
 @click.option("--wait-for-tables", is_flag=True, help="Wait for tables that are missing or of an older version, to be migrated.")
-@click.option("--threads", type=click.IntRange(1), help="How many handlers run at the same time.")
+@click.option("--threads", type=click.IntRange(1), help="How many handlers run at the same time, by a QueueWorker.")
+@click.option("--concurrency", type=click.IntRange(1), help="How many handlers run at the same time, by an AsyncQueueWorker.")
 @click.option(
     "--log-level",
     type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
@@ -51,32 +56,62 @@ def main() -> None:
     show_default=True,
     help="Used only if the application has not set up logging.",
 )
-def worker(target: str, queues: tuple[str, ...], threads: int | None, log_level: str, *, wait_for_tables: bool) -> None:
+def worker(target: str, log_level: str, **options: Any) -> None:
     """Run the worker that MODULE:NAME is, or returns.
 
-    NAME is a QueueWorker, or a function without arguments that returns one: the app factory. The first SIGTERM or SIGINT lets
-    running jobs finish, the second ends the process at once.
+    NAME is a QueueWorker or an AsyncQueueWorker, or a function without arguments that returns one: the app factory, which may be
+    `async def` for an AsyncQueueWorker. The first SIGTERM or SIGINT lets running jobs finish, the second ends the process at once.
 
     Exit codes: 0 after a clean stop, 1 after a fatal error, 2 for a wrong command line, 3 when running jobs were cut off, 128 + n
     after a second signal n.
     """
     signals = _Signals()
-    queue_worker = _load(target)
+    runner = asyncio.Runner()  # makes a loop when it has something to run
+    queue_worker = _load(target, runner)
+    given = _given(queue_worker, **options)
     if not logging.getLogger().handlers:
         logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
-    options = {
-        "queue": queues[0] if len(queues) == 1 else queues or None,
-        "worker_threads": threads,
-        "wait_for_tables": wait_for_tables or None,
-    }
-    given = {name: value for name, value in options.items() if value is not None}
     try:
         if given:
             queue_worker = queue_worker.with_options(**given)
-        sys.exit(_run(queue_worker, signals))
+        if isinstance(queue_worker, QueueWorker):
+            running = _run(queue_worker, signals)
+        else:
+            running = runner.run(_run_async(queue_worker, signals))
+            if not running:  # else it would wait for them
+                runner.close()
     except (ProletarianError, ValueError, exc.SQLAlchemyError) as error:
         reason = getattr(error, "orig", None) or error
         _fail("\n".join([f"{type(reason).__name__}: {reason}", *getattr(error, "__notes__", ())]))
+    for job in running:
+        click.echo(f"cut off: {job!r}; it runs again after its lease", err=True)
+    code = EXIT_FAILED if queue_worker.error is not None else EXIT_JOBS_CUT_OFF if running else 0
+    if running and isinstance(queue_worker, AsyncQueueWorker):
+        _end_now(code)
+    sys.exit(code)
+
+
+def _given(
+    queue_worker: QueueWorker | AsyncQueueWorker,
+    *,
+    queues: tuple[str, ...],
+    threads: int | None,
+    concurrency: int | None,
+    wait_for_tables: bool,
+) -> dict[str, Any]:
+    """Return the worker's options that stand in the command line; refuse one that it does not have."""
+    is_async = isinstance(queue_worker, AsyncQueueWorker)
+    if is_async and threads is not None:
+        raise click.UsageError(f"--threads is for a QueueWorker; this is an AsyncQueueWorker: --concurrency {threads}")
+    if not is_async and concurrency is not None:
+        raise click.UsageError(f"--concurrency is for an AsyncQueueWorker; this is a QueueWorker: --threads {concurrency}")
+    options = {
+        "queue": queues[0] if len(queues) == 1 else queues or None,
+        "worker_threads": threads,
+        "concurrency": concurrency,
+        "wait_for_tables": wait_for_tables or None,
+    }
+    return {name: value for name, value in options.items() if value is not None}
 
 
 main.add_command(revision)
@@ -218,33 +253,55 @@ class _Signals:
             raise KeyboardInterrupt
 
 
-def _run(queue_worker: QueueWorker, signals: _Signals) -> int:
+def _run(queue_worker: QueueWorker, signals: _Signals) -> list[RunningJob]:
     try:
         signals.starting = True
         if signals.count:
-            return 0
+            return []
         queue_worker.start()
         signals.starting = False
     except KeyboardInterrupt:
         queue_worker.stop()
-        return 0
+        return []
     while queue_worker.is_running and queue_worker.error is None and not signals.count:
         queue_worker.join(_LOOK)
-    running = queue_worker.stop()
-    for job in running:
-        click.echo(f"cut off: {job!r}; it runs again after its lease", err=True)
-    if queue_worker.error is not None:
-        return EXIT_FAILED
-    return EXIT_JOBS_CUT_OFF if running else 0
+    return queue_worker.stop()
 
 
-def _load(target: str) -> QueueWorker:
+async def _run_async(queue_worker: AsyncQueueWorker, signals: _Signals) -> list[RunningJob]:
+    if signals.count:
+        return []
+    starting = asyncio.create_task(queue_worker.start())
+    while not starting.done() and not signals.count:
+        await asyncio.wait([starting], timeout=_LOOK)
+    starting.cancel()  # if a signal came: the database may not answer
+    try:
+        await starting
+        while queue_worker.is_running and queue_worker.error is None and not signals.count:
+            await queue_worker.join(_LOOK)
+    except asyncio.CancelledError:
+        if not signals.count:
+            raise
+    return await queue_worker.stop()
+
+
+def _end_now(code: int) -> NoReturn:
+    """End the process while threads are inside greenlets: the interpreter's own end may crash with them."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _load(target: str, runner: asyncio.Runner) -> QueueWorker | AsyncQueueWorker:
     """Import the worker, or call the factory; its processes, if it has any, do the same."""
     try:
-        queue_worker: QueueWorker = load(target, QueueWorker, "a QueueWorker")
+        found: QueueWorker | AsyncQueueWorker = load(
+            target, (QueueWorker, AsyncQueueWorker), "a QueueWorker or an AsyncQueueWorker", runner.run
+        )
     except WrongTargetError as error:
         raise click.UsageError(str(error)) from error
-    return queue_worker.with_options(factory=target) if queue_worker.executor == "process" else queue_worker
+    return found.with_options(factory=target) if isinstance(found, QueueWorker) and found.executor == "process" else found
 
 
 def _fail(message: str) -> NoReturn:

@@ -9,20 +9,23 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
 
 class WrongTargetError(ValueError):
     """There is nothing of the kind under that name. What the application's own code raises is never one."""
 
 
-def load(target: str, wanted: type, what: str) -> Any:
+def load(
+    target: str, wanted: type | tuple[type, ...], what: str, run: Callable[[Coroutine[Any, Any, Any]], Any] | None = None
+) -> Any:
     """Import `MODULE:NAME`, and return it if it is wanted, else what it returns when it is called without arguments.
 
     Args:
         target: The current folder is on the path.
-        wanted: The type of what is to be returned.
+        wanted: The type of what is to be returned, or several.
         what: How that is called, for messages: `a QueueWorker`.
+        run: Returns what a coroutine returns: the function may be `async def`. Without it, it may not.
 
     Raises:
         WrongTargetError: The message says what to type.
@@ -50,9 +53,20 @@ def load(target: str, wanted: type, what: str) -> Any:
     if not isinstance(found, wanted) and callable(found):
         _check(found, target, what)
         found = found()
+        if inspect.iscoroutine(found):
+            found = _awaited(found, target, what, run)
     if not isinstance(found, wanted):
         raise WrongTargetError(f"{target} must be {what}, or a function that returns one; this is {found!r}.")
     return found
+
+
+def _awaited(
+    coroutine: Coroutine[Any, Any, Any], target: str, what: str, run: Callable[[Coroutine[Any, Any, Any]], Any] | None
+) -> Any:
+    if run is None:
+        coroutine.close()
+        raise WrongTargetError(f"{target} is `async def`. Name {what}, or a plain function that returns one.")
+    return run(coroutine)
 
 
 def _check(factory: Callable[..., Any], target: str, what: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import sys
 import threading
@@ -21,6 +22,19 @@ if TYPE_CHECKING:
 
 APART: Final = "proletarian_sa_apart"  # execution option of an engine that has a pool for each thread of ours
 GOODBYE: Final = 1.0  # seconds that closing the connections of a thread may take: the server may be gone without a word
+
+
+_threads: Final[set[threading.Thread]] = set()
+
+
+def _wait_for_threads() -> None:
+    """Let those end that are about to: a thread that is inside a greenlet when the interpreter ends crashes the process."""
+    deadline = time.monotonic() + GOODBYE
+    for thread in _threads.copy():
+        thread.join(max(deadline - time.monotonic(), 0.0))
+
+
+atexit.register(_wait_for_threads)
 
 
 class PoolForEachThread(OptionEngine):
@@ -52,8 +66,13 @@ class PoolForEachThread(OptionEngine):
 
     def run(self, target: Callable[[], object]) -> None:
         """Run a function on an event loop and with a pool of this thread's own, both gone when it returns."""
-        with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner, contextlib.suppress(asyncio.CancelledError):
-            runner.run(self._run(target))
+        thread = threading.current_thread()
+        _threads.add(thread)
+        try:
+            with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner, contextlib.suppress(asyncio.CancelledError):
+                runner.run(self._run(target))
+        finally:
+            _threads.discard(thread)
 
     async def _run(self, target: Callable[[], object]) -> None:
         thread, task = threading.current_thread(), asyncio.current_task()
