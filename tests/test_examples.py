@@ -15,7 +15,18 @@ pytestmark = pytest.mark.long
 
 FOLDER = ROOT / "examples"
 PROJECT = "alembic_project"  # see test_example_alembic
-NAMES = [PROJECT, "a_echo", "b_failures", "c_interruption", "held_or_leased", "many_queues", "outbox_transaction", "own_tables"]
+FASTAPI = "fastapi_async"  # see test_example_fastapi
+NAMES = [
+    PROJECT,
+    FASTAPI,
+    "a_echo",
+    "b_failures",
+    "c_interruption",
+    "held_or_leased",
+    "many_queues",
+    "outbox_transaction",
+    "own_tables",
+]
 MOST_LINES = 30
 MORE = "…"
 VARYING = {

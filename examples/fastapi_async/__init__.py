@@ -1,0 +1,1 @@
+"""A web application with an async engine, and its worker."""
