@@ -87,6 +87,13 @@ class PoolForEachThread(OptionEngine):
                 async with asyncio.timeout(GOODBYE):
                     await greenlet_spawn(self._here.pool.dispose)
 
+    def close_own_pool(self) -> None:
+        """Close what waits in this thread's own pool, if it has one."""
+        own: Pool | None = getattr(self._here, "pool", None)
+        if own is not None:
+            own.dispose()
+            self._here.pool = own.recreate()
+
     def cancel(self, thread: threading.Thread) -> None:
         """Interrupt what a thread waits for, if the database is to answer it."""
         found = self._running.get(thread)
@@ -103,6 +110,13 @@ def make_thread(engine: Engine, target: Callable[[], object], name: str) -> thre
     """
     apart: PoolForEachThread | None = engine.get_execution_options().get(APART)
     return threading.Thread(target=target if apart is None else partial(apart.run, target), name=name, daemon=True)
+
+
+def close_own_pool(engine: Engine) -> None:
+    """Close the connections of this thread's own pool; where it has none, leave the application's alone."""
+    apart: PoolForEachThread | None = engine.get_execution_options().get(APART)
+    if apart is not None:
+        apart.close_own_pool()
 
 
 def on_loop() -> bool:

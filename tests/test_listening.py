@@ -217,7 +217,7 @@ def test_a_driver_that_cannot_listen(notified_engine: sa.Engine, work: Any, monk
 
 def test_an_old_driver() -> None:
     """A psycopg that cannot wait for notifications is named, with what to type."""
-    engine: Any = SimpleNamespace(dialect=SimpleNamespace(driver="psycopg", psycopg_version=(3, 1, 18)))
+    engine: Any = SimpleNamespace(dialect=SimpleNamespace(driver="psycopg", is_async=False, psycopg_version=(3, 1, 18)))
     reason = PostgreSQLNotifications(NOTIFYING.job).why_deaf(engine)
 
     assert "psycopg 3.1.18 cannot wait for notifications. Type: python -m pip install 'psycopg>=3.2'" == reason

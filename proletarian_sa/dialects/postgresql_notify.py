@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 
+from proletarian_sa.dialects import psycopg_beside
 from proletarian_sa.dialects.planner import IN_ORDER, is_settled, settings
 from proletarian_sa.moments import LATEST, moment
 from proletarian_sa.types import UTCDateTime, current_time, statement_time
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
 
 CHANNEL: Final = "proletarian_sa"
 """One for each database, whatever its tables are called: those who read them through a `schema_translate_map` hear of them, too."""
-
-HEARS: Final = "psycopg"
-OLDEST_PSYCOPG: Final = (3, 2)
 
 
 class PostgreSQLNotifications:
@@ -47,20 +45,18 @@ class PostgreSQLNotifications:
     def why_deaf(self, engine: Engine) -> str | None:
         """Return why nothing can be heard through the driver of this engine."""
         if engine.dialect.is_async:
-            return f"{engine.dialect.driver} for asyncio is not used to listen"
-        if engine.dialect.driver != HEARS:
+            return psycopg_beside.why_not(engine)
+        if engine.dialect.driver != psycopg_beside.DRIVER:
             return (
                 f"{engine.dialect.driver} is not used to listen. Give the worker an engine with psycopg: "
-                f"create_engine('postgresql+{HEARS}://…')"
+                f"create_engine('postgresql+{psycopg_beside.DRIVER}://…')"
             )
-        version = getattr(engine.dialect, "psycopg_version", OLDEST_PSYCOPG)
-        if version < OLDEST_PSYCOPG:
-            installed = ".".join(map(str, version))
-            return f"psycopg {installed} cannot wait for notifications. Type: python -m pip install 'psycopg>=3.2'"
-        return None
+        return psycopg_beside.too_old(getattr(engine.dialect, "psycopg_version", psycopg_beside.OLDEST))
 
     def listen(self, engine: Engine) -> PsycopgEar:
-        """Take a connection out of the pool, and hear on it what is sent from now on."""
+        """Take a connection out of the pool, or beside an engine for asyncio make one, and hear on it what is sent from now on."""
+        if engine.dialect.is_async:
+            return PsycopgEar(psycopg_beside.connect(engine))
         pooled = engine.raw_connection()
         driver = pooled.driver_connection
         pooled.detach()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from proletarian_sa import events
 from proletarian_sa.backoff import backoff
-from proletarian_sa.own_loops import make_thread
+from proletarian_sa.own_loops import close_own_pool, make_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -144,6 +144,7 @@ class Listener:
         sent = secrets.token_hex(16)
         with self._engine.begin() as connection:
             self._notifications.send(connection, sent)
+        close_own_pool(self._engine)  # it is not needed any more
         deadline = time.monotonic() + TRIAL
         while not self._stop.is_set() and (left := deadline - time.monotonic()) > 0:
             if selector.select(left) and sent in ear.heard():

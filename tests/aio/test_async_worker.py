@@ -12,7 +12,6 @@ from proletarian_sa import (
     AsyncQueueWorker,
     DatabaseNotSupported,
     JobRegistry,
-    JobTables,
     TablesMissing,
     create_all,
     drop_all,
@@ -287,23 +286,3 @@ def test_a_database_that_cannot_hold_claims(tmp_path):
 
     with pytest.raises(DatabaseNotSupported, match="cannot hold claims"):
         asyncio.run(test())
-
-
-def test_notifications_that_cannot_be_heard(queue_engine, database, scene):
-    """Where the tables ask for notifications and a driver cannot hear them, that is told, and jobs are found by polling."""
-    database.require("listen")
-    add(queue_engine)
-
-    async def handle(_job):
-        return None
-
-    async def test():
-        worker, seen = scene.work(handle, tables=JobTables(notify=True))
-        async with worker:
-            await until(lambda: seen.of(events.JobSucceeded))
-            await until(lambda: seen.of(events.NotificationsUnavailable))
-        return seen
-
-    (told,) = scene.run(test).of(events.NotificationsUnavailable)
-    assert told.reason.endswith(" for asyncio is not used to listen")
-    assert ["success"] == [row.status for row in archived(queue_engine)]
