@@ -12,7 +12,7 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[1]
 CACHE: Final = Path(os.environ.get("PROLETARIAN_CACHE") or ROOT / ".cache").absolute() / "bench"
 REQUIREMENTS: Final[dict[str, list[str]]] = {
-    "ours": ["--editable", f"{ROOT}[postgresql,mysql]"],
+    "ours": ["--editable", f"{ROOT}[postgresql,mysql,asyncpg]", "uvloop"],
     "pgqueuer": ["pgqueuer[asyncpg,psycopg]>=1.6,<1.7", "psycopg[binary]"],
     "oban": ["oban>=0.7,<0.8", "psycopg[binary]"],
     "procrastinate": ["procrastinate>=3.10,<3.11", "psycopg[binary]"],

@@ -139,6 +139,8 @@ def drains(sizes: Sizes) -> Iterator[Run]:
     for threads in (1, 4, 16):
         name = f"drain, leased, {threads} threads"
         yield ours(name, POSTGRESQL, drain, sizes.repeats, jobs=sizes.drain, threads=threads)
+    name, drain_async = "drain, async, leased, 100 at once, asyncpg", "scenarios.drain_async:drain"
+    yield ours(name, POSTGRESQL, drain_async, sizes.repeats, jobs=sizes.drain, driver="asyncpg", concurrency=100)
     name = "drain, leased, 4 threads, 2 processes"
     yield ours(name, POSTGRESQL, drain, sizes.repeats, jobs=sizes.drain, threads=4, processes=2)
     for threads in (1, 4):

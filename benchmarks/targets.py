@@ -103,6 +103,12 @@ BURDENED: Final = [
 ]
 TARGETS: Final = [
     Target(what="leased, one process, against PgQueuer", ours=LEASED, against="postgresql: drain, PgQueuer*", least=3.0),
+    Target(
+        what="leased, async, against PgQueuer with asyncpg",
+        ours="postgresql: drain, async, leased*",
+        against="postgresql: drain, PgQueuer, asyncpg*",
+        least=2.0,
+    ),
     Target(what="leased, one process, against Oban", ours=LEASED, against="postgresql: drain, Oban*", least=20.0),
     Target(what="leased, one process, against procrastinate", ours=LEASED, against="postgresql: drain, procrastinate*", least=20.0),
     Target(what="leased, one process, against pgbench in batches of 100", ours=LEASED, against="postgresql: pgbench*", least=0.5),

@@ -231,6 +231,18 @@ def test_the_quick_scenarios_run_on_sqlite(tmp_path: Path, monkeypatch: pytest.M
     assert [] == list(tmp_path.iterdir())
 
 
+def test_the_scenario_for_asyncio_runs_on_sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the driver of another database it is the same, and its numbers are those of a drain."""
+    monkeypatch.setattr("benchmarks.servers.CACHE", tmp_path)
+    (run,) = (run for run in plan("tiny", KINDS) if "async, leased" in run.name)
+    on_sqlite = replace(run, database="sqlite", options={**run.options, "driver": "aiosqlite"})
+    with start(["sqlite"]) as place:
+        (outcome,) = run_all([on_sqlite], place, patience=60.0, python=lambda _: Path(sys.executable))
+
+    assert [] == outcome.errors
+    assert {"jobs/s", "CPU µs/job"} == {*outcome.numbers[0]}
+
+
 def test_a_run_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error in a run is kept with its message and stops no other run; one that takes too long is ended."""
     monkeypatch.setattr("benchmarks.servers.CACHE", tmp_path)
