@@ -22,17 +22,18 @@ def environment(database):
     return {"APP_URL": database.url_text}
 
 
+WORKER = "a QueueWorker or an AsyncQueueWorker"
 WRONG = {
     "cli_app": "'cli_app' is not of the form MODULE:NAME, for example: proletarian-sa worker myapp:make_worker",
     ":make_worker": "':make_worker' is not of the form MODULE:NAME",
     f"{APP}:": f"'{APP}:' is not of the form MODULE:NAME",
     "no_such_module:make_worker": "There is no module 'no_such_module' in ",
     "tests.programs.no_such:make_worker": "There is no module 'tests.programs.no_such' in ",
-    f"{APP}:no_such": f"'{APP}' has no 'no_such'. Name a QueueWorker or an AsyncQueueWorker, or a function that returns one.",
-    f"{APP}:number": f"{APP}:number must be a QueueWorker or an AsyncQueueWorker, or a function that returns one; this is 7.",
+    f"{APP}:no_such": f"'{APP}' has no 'no_such'. Name {WORKER}, or a function that returns one.",
+    f"{APP}:number": f"{APP}:number must be {WORKER}, or a function that returns one; this is 7.",
     f"./{APP}:make_worker": f"'./{APP}:make_worker' is not of the form MODULE:NAME",
-    f"{APP}:make_queue": f"{APP}:make_queue takes (queue). Name a QueueWorker or an AsyncQueueWorker, or a function without arguments.",
-    f"{APP}:make_nothing": f"{APP}:make_nothing must be a QueueWorker or an AsyncQueueWorker, or a function that returns one; this is None.",
+    f"{APP}:make_queue": f"{APP}:make_queue takes (queue). Name {WORKER}, or a function without arguments.",
+    f"{APP}:make_nothing": f"{APP}:make_nothing must be {WORKER}, or a function that returns one; this is None.",
 }
 
 
