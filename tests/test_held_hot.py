@@ -98,7 +98,7 @@ def test_who_looks_sees_every_statement(queue_engine, work, sent, how, caplog):
 
 
 def test_a_listener_that_comes_later(database, queue_engine, work):
-    """Who begins to listen while a worker runs sees what it sends for the next job."""
+    """Who begins to listen while a worker runs sees what it sends for the next job but one, at the latest."""
     database.require("row_locks")
     captured = []
     worker, seen = work(lambda _job: None, queue_engine, claim="held", polling_interval=0.02)
@@ -109,10 +109,11 @@ def test_a_listener_that_comes_later(database, queue_engine, work):
         sa.event.listen(
             queue_engine, "before_cursor_execute", lambda _c, _cursor, text, values, *_: captured.append(Captured(text, values))
         )
-        add(queue_engine, "late")
-        seen.wait_for(events.JobSucceeded, count=4)
+        for count in (4, 5):  # the first may have been claimed before
+            add(queue_engine, "late")
+            seen.wait_for(events.JobSucceeded, count=count)
 
-    assert [True] == [True for one in captured if "archived_job" in one.statement and "INSERT" in one.statement]
+    assert True in [True for one in captured if "archived_job" in one.statement and "INSERT" in one.statement]
 
 
 def test_an_error_is_sqlalchemys(database, queue_engine, work):

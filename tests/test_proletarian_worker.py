@@ -36,6 +36,7 @@ DEFAULTS = {
     "lease": 60.0,
     "max_crashes": 5,
     "held_warning": 60.0,
+    "batch_size": 1,
 }
 
 

@@ -104,12 +104,12 @@ class Crowd:
                     return
 
     def leave(self) -> None:
-        """Give them back."""
+        """Make room, and give them back, which takes a server a moment."""
+        if not self._account.is_postgresql:
+            self._server.ask(f"SET GLOBAL max_connections = {self._before}")
         for connection in self._taken:
             connection.close()
         self._taken.clear()
-        if not self._account.is_postgresql:
-            self._server.ask(f"SET GLOBAL max_connections = {self._before}")
 
 
 class Limit:

@@ -68,6 +68,11 @@ def start(scene: Scene) -> Worker:
     return scene.start(worker=SLOW, engine=engine)
 
 
+def ends(send: Callable[[Worker], None]) -> bool:
+    """Return whether what is sent ends a worker at once: what was in its way must stay there until then."""
+    return send is both or send.__name__ == "stop_first"
+
+
 def idle(scene: Scene, send: Callable[[Worker], None]) -> Worker:
     """Send while there is nothing to do."""
     worker = start(scene)
@@ -92,7 +97,7 @@ def in_a_job(scene: Scene, send: Callable[[Worker], None]) -> Worker:
     scene.add(1, wait=str(go))
     scene.wait(lambda: scene.told("JobStarted"))
     send(worker)
-    scene.wait(lambda: worker.ended.is_set() or scene.told("WorkerStopping"))
+    scene.wait(lambda: worker.ended.is_set() or (not ends(send) and scene.told("WorkerStopping")))
     go.touch()
     return worker
 
@@ -106,7 +111,7 @@ def in_the_finish(scene: Scene, send: Callable[[Worker], None]) -> Worker:
         go.touch()
         scene.wait(lambda: is_recording(scene))
         send(worker)
-        scene.wait(lambda: worker.ended.is_set() or scene.told("WorkerStopping"))
+        scene.wait(lambda: worker.ended.is_set() or (not ends(send) and scene.told("WorkerStopping")))
     return worker
 
 
@@ -226,7 +231,7 @@ class Option:
         with locked_archive(self.engine):
             self.file.touch()
             send(worker)
-            wait_until(lambda: worker.ended.is_set() or "WorkerStopping" in worker.text(), PATIENCE)
+            wait_until(lambda: worker.ended.is_set() or (not ends(send) and "WorkerStopping" in worker.text()), PATIENCE)
         return worker
 
 

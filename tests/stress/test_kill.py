@@ -21,7 +21,7 @@ from tests.stress.victim import KILLER, NAME, POINTS, make_jobs
 
 pytestmark = pytest.mark.long
 
-LEASE = 2.0
+LEASE = 3.0
 WARM_UP = 30
 """Short jobs, after which a worker takes several at a time."""
 AHEAD = 8
