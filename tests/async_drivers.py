@@ -22,9 +22,8 @@ ENOUGH = [kind for kind in ASYNC_KINDS if kind != "asyncmy-mysql"]
 """The drivers that existing tests run on: asyncmy is the same on MySQL as on MariaDB, and MySQL is not had everywhere."""
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Let a test that takes part run on each kind of database, and through each driver for asyncio."""
+def generate(metafunc: pytest.Metafunc) -> None:
+    """Let a test that takes part run on each kind of database, and through each driver for asyncio: for pytest_generate_tests."""
     test = metafunc.definition
     if "database_kind" not in metafunc.fixturenames or test.get_closest_marker("async_drivers") is None:
         return

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from tests.async_drivers import pytest_generate_tests, pytest_runtest_protocol, runs_in_greenlet  # noqa: F401 - hooks, as below
+from tests import async_drivers, async_workers
+from tests.async_drivers import pytest_runtest_protocol, runs_in_greenlet  # noqa: F401 - hooks, as below
 from tests.claims import HELD, LEASED, choose, chosen
 from tests.queue_contents import Base
 from tests.servers import KINDS, ServerFailedError, ServerMissingError, Servers
@@ -25,6 +26,13 @@ from tests.servers.hooks import (  # noqa: F401 - pytest finds its hooks here by
     pytest_unconfigure,
 )
 from tests.servers.kinds import ASYNC_KINDS, server_kind
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Let tests that take part run through drivers for asyncio, too, or with workers on event loops."""
+    async_drivers.generate(metafunc)
+    async_workers.generate(metafunc)
+
 
 collect_ignore = ["clusters"]  # `make clusters` names the folder: three servers at a time, of which one is killed
 
@@ -100,22 +108,27 @@ def claim(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.fixture
-def work(queue_engine: sa.Engine) -> Iterator[Callable[..., Any]]:
+def work(request: pytest.FixtureRequest, queue_engine: sa.Engine) -> Iterator[Callable[..., Any]]:
     """Return what makes a worker that polls often, and the recorder of its events; all are stopped after the test."""
     from proletarian_sa import QueueWorker  # noqa: PLC0415 - see above
     from tests.observing import PATIENCE, Recorder  # noqa: PLC0415 - see above
+    from tests.workers_on_loops import WorkerOnLoop  # noqa: PLC0415 - see above
 
-    made: list[QueueWorker] = []
+    made: list[Any] = []
+    driver = async_workers.driver_of(request)
 
     def make(handler: Any, engine: sa.Engine = queue_engine, **options: Any) -> tuple[QueueWorker, Any]:
         defaults = {"polling_interval": 0.01, "on_event": Recorder(), "stop_timeout": PATIENCE, "handler_mode": "advanced"}
         options = defaults | {"claim": chosen()} | options
-        made.append(QueueWorker(engine, handler, **options))
+        if driver is None:
+            made.append(QueueWorker(engine, handler, **options))
+        else:
+            made.append(WorkerOnLoop(engine, driver, handler, **options))
         return made[-1], options["on_event"]
 
     yield make
     for worker in made:
-        worker.stop()
+        worker.stop() if driver is None else worker.close()
 
 
 @pytest.fixture

@@ -49,6 +49,7 @@ def test_one_beat_for_all_jobs(queue_engine, work):
     assert len(sent[MANY]) <= 2  # where an UPDATE cannot skip what is locked, a SELECT does before it
 
 
+@pytest.mark.async_workers
 def test_through_an_outage(database, queue_engine, work):
     """The database is away for longer than the lease: when it is back what nobody else has taken goes on, and runs once."""
     database.require("server")
@@ -76,6 +77,7 @@ def test_through_an_outage(database, queue_engine, work):
     assert [] == seen.of(events.JobLeaseLost)
 
 
+@pytest.mark.async_workers
 def test_until_the_last_handler_has_ended(queue_engine, work):
     """A stop does not end them: a handler that goes on for several leases keeps its job while another worker polls."""
     gate = Gate()

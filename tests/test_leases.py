@@ -3,6 +3,7 @@
 import datetime as dt
 import threading
 
+import pytest
 import sqlalchemy as sa
 
 from proletarian_sa import ManualClock, RetryStrategy, WorkerLost, default_tables, process_next_job
@@ -10,6 +11,8 @@ from proletarian_sa.claimed import Finish
 from proletarian_sa.dialects import Archived
 from tests.observing import PATIENCE, Recorder, add, change, claim, clocked_tables, lapse, statements
 from tests.queue_contents import archived, queued
+
+pytestmark = pytest.mark.async_drivers
 
 START = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 LONG_AGO = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
@@ -46,6 +49,7 @@ def test_a_claim_takes_no_more_than_its_limit_oldest_first(queue_engine):
     assert ["4"] == [job.payload_text for job in claim(queue_engine, "b", limit=3, tables=tables)]
 
 
+@pytest.mark.plain_drivers
 def test_claims_at_the_same_time_share_nothing(queue_engine):
     """Double execution: four threads that claim in turns get each job exactly once."""
     ids = {add(queue_engine) for _ in range(24)}

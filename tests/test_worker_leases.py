@@ -4,12 +4,15 @@ import datetime as dt
 import queue
 import threading
 
+import pytest
 import sqlalchemy as sa
 
 from proletarian_sa import ManualClock, default_tables, events
 from tests.helpers import wait_until
 from tests.observing import PATIENCE, add, claim, clocked_tables, lapse
 from tests.queue_contents import archived, queued
+
+pytestmark = pytest.mark.async_workers
 
 START = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 

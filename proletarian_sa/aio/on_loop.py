@@ -33,7 +33,8 @@ class OnLoop(Lifecycle):
         self._loop = asyncio.get_running_loop()
         self._handling = Handling(self._loop, runtime.handlers, runtime.worker_id)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._listening: set[asyncio.Future[None]] = set()  # to the end of the threads, or to an error
+        self._listening: set[asyncio.Future[None]] = set()  # to the end of the threads, or to what else `over` waits for
+        self._is_given_up = False  # the time to stop is over, and nobody is to wait for the threads
         self._asked_at: float | None = None  # when the loop was asked whether it goes on
         self._blocked_for = 0.0  # what has been told of that, seconds
         super().__init__(replace(runtime, colour=self._handling), habits)
@@ -92,9 +93,14 @@ class OnLoop(Lifecycle):
         return True
 
     async def over(self) -> None:
-        """Wait until all has ended, or an error is about to end it."""
-        while not self.stopped.is_set() and self.error is None:
+        """Wait until all has ended, or an error is about to end it, or a stop has been given up."""
+        while not self.stopped.is_set() and self.error is None and not self._is_given_up:
             await self._news(None)
+
+    def give_up(self) -> None:
+        """Let nobody wait for what has not ended within the time to stop; from any thread."""
+        self._is_given_up = True
+        self._soon(self._tell)
 
     async def _news(self, seconds: float | None) -> None:
         heard = self._loop.create_future()

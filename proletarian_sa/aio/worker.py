@@ -280,7 +280,7 @@ class AsyncQueueWorker:
     async def run(self) -> None:
         """Start, and return when the worker has stopped: by `stop` from elsewhere, or cancelled, after a `stop` of its own.
 
-        With `install_signal_handlers`, in the main thread, also by the first signal.
+        With `install_signal_handlers`, in the main thread, also by the first signal, within `stop_timeout`.
 
         Raises:
             CancelledError: It was cancelled. A second cancellation ends the wait for handlers.
@@ -314,7 +314,10 @@ class AsyncQueueWorker:
         """Stop at a signal."""
         crew = self._crew
         if crew is not None and crew.is_alive():
-            crew.wait_from_thread(self.stop)
+            try:
+                crew.wait_from_thread(self.stop)
+            finally:
+                crew.give_up()
 
     def _stop_at_exit(self) -> None:
         """Put back what can be put back when the interpreter ends and nobody has stopped the worker: its loop runs no more."""

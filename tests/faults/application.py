@@ -51,6 +51,8 @@ class Options:
         refuse: Whether the database refuses each statement of the worker's, the first times; see `refusing`.
         password: A file with the password for each new connection of the worker's engine.
         retries: How often a job that fails is tried again, at once.
+        driver: The driver for asyncio of the worker's engine, as a URL names it; None: it is a `QueueWorker`. See
+            `tests.faults.async_application`.
     """
 
     url: str
@@ -70,6 +72,7 @@ class Options:
     password: str | None = None
     refuse: bool = False
     retries: int = 0
+    driver: str | None = None
 
     def environment(self) -> dict[str, str]:
         """Return the variables of a process that is to have these options."""
@@ -78,6 +81,19 @@ class Options:
 
 def make_worker() -> QueueWorker:
     """Build the worker, as a user's application factory would."""
+    options, log = begin()
+    engine = sa.create_engine(options.url, **options.engine)
+    trap, given = prepare(engine, options, log)
+    jobs = make_jobs(options.marks or options.url, trap, options.types)
+    more = pkgutil.resolve_name(options.more)(jobs) if options.more else {}
+    session_factory = trap.session_factory()
+    made = QueueWorker(engine, jobs, session_factory=session_factory, failed_job=note_failure, **(given | more | options.worker))
+    signal.signal(signal.SIGUSR2, lambda *_: log.write("Health", asdict(made.health)))
+    return made
+
+
+def begin() -> tuple[Options, Log]:
+    """Read the options, and do to this process what they say of it."""
     options = Options(**json.loads(os.environ[VARIABLE]))
     if options.network is not None:
         enter(options.network)
@@ -91,7 +107,11 @@ def make_worker() -> QueueWorker:
     log = Log(options.log)
     threading.excepthook = lambda died: log.write("ThreadDied", str(died.exc_value))
     signal.signal(signal.SIGUSR1, lambda *_: log.write("Threads", sorted(thread.name for thread in threading.enumerate())))
-    engine = sa.create_engine(options.url, **options.engine)
+    return options, log
+
+
+def prepare(engine: sa.Engine, options: Options, log: Log) -> tuple[Trap, dict[str, Any]]:
+    """Do to the worker's engine what the options say of it; return its trap, and what any worker is given."""
     sa.event.listen(engine, "do_connect", lambda *_: log.write("Connecting", threading.current_thread().name))
     obey_files(engine, options)
     if options.refuse:
@@ -103,16 +123,8 @@ def make_worker() -> QueueWorker:
         events_log(event)
         trap.event(event)
 
-    jobs = make_jobs(options.marks or options.url, trap, options.types)
-    given = {
-        "polling_interval": 0.05,
-        "retry": RetryStrategy(retries=options.retries) if options.retries else None,
-        "failed_job": note_failure,
-    }
-    more = pkgutil.resolve_name(options.more)(jobs) if options.more else {}
-    made = QueueWorker(engine, jobs, session_factory=trap.session_factory(), on_event=on_event, **(given | more | options.worker))
-    signal.signal(signal.SIGUSR2, lambda *_: log.write("Health", asdict(made.health)))
-    return made
+    retry = RetryStrategy(retries=options.retries) if options.retries else None
+    return trap, {"polling_interval": 0.05, "retry": retry, "on_event": on_event}
 
 
 def events_log(event: events.Event) -> None:

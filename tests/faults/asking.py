@@ -16,12 +16,21 @@ RETRY_IN = re.compile(
 )
 
 
+DRIVERS = ("Thread-", "asyncio_")
+"""How names of threads begin that asyncio and aiosqlite start."""
+
+
 def threads(scene: Scene, worker: Worker, handlers: int = 0) -> list[str]:
-    """Return the names of the worker's threads, as soon as so many of them are handlers."""
+    """Return the names of the worker's threads, as soon as so many of them are handlers: on an event loop, none.
+
+    The driver's own threads are left out: they come and go with connections.
+    """
+    if scene.driver is not None:
+        handlers = 0
     found: list[str] = []
 
     def all_there() -> bool:
-        found[:] = _answer(scene, worker, signal.SIGUSR1, "Threads")
+        found[:] = [name for name in _answer(scene, worker, signal.SIGUSR1, "Threads") if not name.startswith(DRIVERS)]
         return sum(" handler " in name for name in found) >= handlers
 
     scene.wait(all_there)

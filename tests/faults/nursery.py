@@ -26,10 +26,13 @@ LOOK = 0.01
 
 def main() -> None:
     """Fork until the input ends, then kill what is left."""
-    import psycopg  # noqa: F401, PLC0415 - for the processes to come
+    import aiosqlite  # noqa: F401, PLC0415 - for the processes to come
+    import asyncmy  # noqa: F401, PLC0415 - likewise
+    import asyncpg  # noqa: F401, PLC0415 - likewise
+    import psycopg  # noqa: F401, PLC0415 - likewise
     import pymysql  # noqa: F401, PLC0415 - likewise
 
-    import tests.faults.application  # noqa: F401, PLC0415 - likewise
+    import tests.faults.async_application  # noqa: F401, PLC0415 - likewise
 
     children: dict[int, int] = {}
     waiting = b""

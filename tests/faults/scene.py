@@ -32,6 +32,8 @@ LEASE = 1.0
 ALONE = 10.0
 """Seconds that a worker is given for a job while all others stand still."""
 FACTORY = "tests.faults.application:make_worker"
+ON_LOOP = "tests.faults.async_application"
+"""The module whose `main` runs an `AsyncQueueWorker`."""
 LOG_LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ ")
 """How a line of the log begins that is no line of a traceback."""
 
@@ -61,6 +63,8 @@ class Nursery:
 
     def start(self, options: Options, output: Path, *arguments: str) -> "Worker":
         """Start a worker, and return when its process is there."""
+        if options.driver is not None:
+            return self.run(output, *arguments, module=ON_LOOP, environment=options.environment())
         return self.run(output, "worker", FACTORY, *arguments, environment=options.environment())
 
     def run(
@@ -147,10 +151,14 @@ class Scene:
     Attributes:
         engine: The way of the test itself to the database.
         jobs: The ids of all jobs enqueued through the scene.
+        driver: The driver for asyncio of its workers, which are AsyncQueueWorkers then.
     """
 
-    def __init__(self, nursery: Nursery, engine: sa.Engine, kind: str, claim: str, folder: Path) -> None:
+    def __init__(
+        self, nursery: Nursery, engine: sa.Engine, kind: str, claim: str, folder: Path, driver: str | None = None
+    ) -> None:
         self.engine = engine
+        self.driver = driver
         self.kind = kind
         self.claim = claim
         self.folder = folder
@@ -179,14 +187,18 @@ class Scene:
 
         Args:
             arguments: Of the command.
-            worker: On top of the scene's claim and a short lease.
+            worker: On top of the scene's claim and a short lease; `worker_threads` is the concurrency of an AsyncQueueWorker.
             url: Another way to the database than the scene's own.
             ready: Whether to wait until it polls.
             options: See `application.Options`; the runs are marked by the scene's own way.
         """
         number = len(self.workers)
         given = {"claim": self.claim, "lease": LEASE, **(worker or {})}
-        made = Options(url=url or self.url, log=str(self.log), worker=given, **{"marks": self.url, **options})
+        if self.driver is not None:
+            given["concurrency"] = given.pop("worker_threads", 1)
+        made = Options(
+            url=url or self.url, log=str(self.log), worker=given, driver=self.driver, **{"marks": self.url, **options}
+        )
         started = self._nursery.start(made, self.folder / f"output{number}", *arguments)
         self.workers.append(started)
         if ready:
@@ -279,7 +291,7 @@ class Scene:
         rows = [row for row in archived(self.engine) if str(row.job_id) in hit]
         results.record(
             fault=fault,
-            database=self.kind,
+            database=self.kind if self.driver is None else f"{self.kind}, {self.driver.partition('+')[2]}",
             claim=self.claim,
             recovered=recovered,
             attempts=max(row.attempts for row in rows),

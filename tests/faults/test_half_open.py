@@ -78,6 +78,7 @@ def wait_for_silence(scene: Scene, worker: Worker) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.async_workers("asyncpg leased held", "asyncmy-mysql leased")
 def test_a_stop_without_answers(scene: Scene, way: Proxy) -> None:
     """Half-open connections: a stop ends within its limit, as does the process; leased jobs in hand then run elsewhere."""
     worker = start(scene, way)
@@ -94,6 +95,7 @@ def test_a_stop_without_answers(scene: Scene, way: Proxy) -> None:
     scene.measured("half-open connections: stopped meanwhile", recovered)
 
 
+@pytest.mark.async_workers("asyncpg held", "asyncmy-mariadb leased", "psycopg-async leased")
 def test_bytes_flow_again(scene: Scene, way: Proxy) -> None:
     """Half-open connections: without settings of the driver a worker waits until bytes flow again, says so, and goes on."""
     worker = start(scene, way)

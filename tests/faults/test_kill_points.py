@@ -43,11 +43,13 @@ RELEASE = Stretch(
 UNKNOWN = Stretch(fault="SIGKILL while an unknown job type is put back", victim={"types": ["work"]}, meets=PUT_BACK, runs=(1, 1))
 
 
+@pytest.mark.async_workers("asyncpg leased", "asyncmy-mariadb held", "psycopg-async held", "aiosqlite leased")
 def test_killed_on_the_way_to_success(scene: Scene) -> None:
     """Lost job, worker killed: in claim, handler, finish or heartbeat; another runs it if it must, in the same attempt."""
     besiege(scene, CLAIM, FINISH, BARE_FINISH, HEARTBEAT)
 
 
+@pytest.mark.async_workers("asyncpg held", "asyncmy-mysql leased", "psycopg-async leased", "aiosqlite leased")
 def test_killed_on_the_way_to_another_end(scene: Scene) -> None:
     """Lost job, non-atomic hand-over: anywhere in a retry, a failure, a release, in putting back; it ends as if nobody had died."""
     besiege(scene, RETRY, FAILURE, RELEASE, UNKNOWN)

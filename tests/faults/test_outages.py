@@ -80,6 +80,7 @@ def check_calm(scene: Scene, worker: Worker, facts: dict[str, Any]) -> None:
     assert facts["health"]["reason"]
 
 
+@pytest.mark.async_workers("asyncpg leased", "asyncmy-mysql held")
 def test_the_server_is_down(own_scene: Scene, own_server: OwnServer) -> None:
     """Spin and log flood: with the database down 8 threads wait, ever longer, quietly, and go on; a stop meanwhile is prompt."""
     sign, go = own_scene.folder / "sign", own_scene.folder / "go"
@@ -111,6 +112,7 @@ def test_the_server_is_down(own_scene: Scene, own_server: OwnServer) -> None:
     assert 0 == worker.stop()
 
 
+@pytest.mark.async_workers("psycopg-async leased", "asyncmy-mariadb held")
 def test_a_stop_with_an_outcome_in_hand(own_scene: Scene, own_server: OwnServer) -> None:
     """Database outage: a stop ends within its limit though an outcome cannot be recorded; that job runs again elsewhere."""
     go = own_scene.folder / "go"

@@ -61,6 +61,7 @@ class Three:
             assert worker.stop() == 0
 
 
+@pytest.mark.async_workers("psycopg-async held")
 @pytest.mark.parametrize("how", ["fast", "immediate", "kill"])
 def test_the_server_restarts(own_scene: Scene, own_server: OwnServer, how: How) -> None:
     """Database outage: a restart is waited out by workers that are idle, in a job, in the finish; all three go on by themselves."""
@@ -72,6 +73,7 @@ def test_the_server_restarts(own_scene: Scene, own_server: OwnServer, how: How) 
     three.check()
 
 
+@pytest.mark.async_workers("asyncpg leased held", "asyncmy-mysql leased", "psycopg-async held")
 def test_all_connections_are_ended(scene: Scene, database: Database) -> None:
     """Session never cleaned after a lost connection: ended while idle, in a job, in the finish, the next use is a good one."""
     database.require("server")
@@ -84,6 +86,7 @@ def test_all_connections_are_ended(scene: Scene, database: Database) -> None:
         three.check()
 
 
+@pytest.mark.async_workers("asyncpg held", "asyncmy-mariadb leased")
 def test_connections_are_ended_at_random_moments(scene: Scene, database: Database) -> None:
     """Session never cleaned after a lost connection: all at once, 20 times under load, cost at most the jobs in flight a run."""
     database.require("server")

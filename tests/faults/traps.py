@@ -8,7 +8,6 @@ Others have names: see NAMES.
 import json
 import re
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from proletarian_sa import RunningJob, events
+from proletarian_sa.own_loops import sleep
 
 KILLER = "killer"
 NAMES = ("started", "in the handler")
@@ -33,13 +33,15 @@ STRETCHES = ("claim", "run", "heartbeat")
 ENDS = (events.JobSucceeded, events.JobRetried, events.JobFailed, events.JobReleased, events.JobUndeliverable)
 OVER = "over: "
 """How the sign begins when a stretch is over; a list of its places, JSON, follows."""
-CLAIMERS, KEEPERS = ("supervisor",), ("heartbeat", "watch")
-"""The last words of the names of threads."""
+CLAIMERS, KEEPERS, STARTERS = ("supervisor",), ("heartbeat", "watch"), ("start",)
+"""The last words of the names of threads; starters look whether the tables are there."""
 CHANGE = re.compile(r"(INSERT INTO|DELETE FROM|(?<!FOR )(?<!DO )UPDATE) (?:\W?proletarian\W?\.)?\W?(\w+)")
 
 
 class Trap:
     """Stands still at its point, once: the thread that has come there does not go on, the others do.
+
+    With an engine for asyncio the main thread counts as one that runs handlers: their event loop stands still.
 
     Args:
         engine: The worker's.
@@ -121,11 +123,16 @@ class Trap:
 
     def _call(self, where: str) -> None:
         """Count a place, and stand still at the one that is the point."""
-        if threading.current_thread() is threading.main_thread() or not self._counts(threading.current_thread().name):
+        if self._is_starting() or not self._counts(threading.current_thread().name):
             return
         self._places.append(where)
         if len(self._places) == self._number:
             self._stand_still(where)
+
+    def _is_starting(self) -> bool:
+        thread = threading.current_thread()
+        in_main = thread is threading.main_thread() and not self.engine.dialect.is_async
+        return in_main or thread.name.endswith(STARTERS)
 
     def _before(self, _connection: Any, _cursor: Any, statement: str, *_others: Any) -> None:
         self._call(f"before {name_of(statement)}")
@@ -140,7 +147,7 @@ class Trap:
             self._write(ARCHIVED)
             assert self._sign is not None
             while self._sign.exists():
-                time.sleep(0.005)
+                sleep(0.005)
 
     def _around(self, do: Callable[[Any], None], name: str) -> Callable[[Any], None]:
         def done(connection: Any) -> None:

@@ -64,6 +64,7 @@ def test_a_killed_worker_that_comes_back_under_its_name(database, queue_engine, 
         assert [str(job_id)] == connection.scalars(sa.select(marks.effects.c.job_id)).all()
 
 
+@pytest.mark.async_workers
 def test_two_workers_of_one_name(database, queue_engine, work):
     """Lost job, worker identity reused: two live workers with one id neither steal from each other nor block each other."""
     gate, quick, seen = Gate(), [], Recorder()
@@ -135,6 +136,7 @@ def read_everything(engine, tables, model):
     return sorted(unreadable)
 
 
+@pytest.mark.async_workers
 def test_rows_that_nobody_can_read(queue_engine, work, caplog):
     """Lost job, cannot be restored: reading changes nothing; a worker archives rows as failures, text unchanged, one error each.
 
@@ -220,6 +222,7 @@ def test_a_wrong_table_name(queue_engine, work, missing):
     assert [] == seen.events
 
 
+@pytest.mark.async_workers
 def test_children_enqueued_with_a_session_of_the_handlers_own(queue_engine, work):
     """Nested enqueue, own session: children are independent of the job's outcome, those of a failed attempt stay."""
     again = threading.Event()
