@@ -2,7 +2,9 @@
 
 A test takes part by `pytest.mark.async_workers`: it then runs on each driver that is ENOUGH for what does not depend on the driver.
 By `pytest.mark.async_workers("asyncpg leased", "aiosqlite held")` it runs with these drivers and claims; with PROLETARIAN_FAULTS=real,
-as `make faults DURATIONS=real` has it, with each driver and each claim.
+as `make faults DURATIONS=real` has it, with each driver and each claim. `plain=True`: handlers of the fixture `work` stay plain
+functions, which an AsyncQueueWorker runs in threads; one that is a coroutine is cancelled at the end of a stop. `without=`: the kinds
+of databases that it runs on without these drivers, by default all.
 """
 
 from typing import Any
@@ -23,7 +25,8 @@ def generate(metafunc: pytest.Metafunc) -> None:
     if taking_part is not None and "database_kind" in metafunc.fixturenames:
         kinds = dict.fromkeys(words.split()[0] for words in taking_part.args or ENOUGH)
         kinds = list(ASYNC_KINDS if taking_part.args and REAL else kinds)
-        test.add_marker(pytest.mark.parametrize("database_kind", [*KINDS, *kinds], indirect=True))
+        without = taking_part.kwargs.get("without", KINDS)
+        test.add_marker(pytest.mark.parametrize("database_kind", [*without, *kinds], indirect=True))
 
 
 def is_chosen(item: Any) -> bool:
@@ -42,3 +45,9 @@ def driver_of(request: pytest.FixtureRequest) -> str | None:
     if kind not in ASYNC_KINDS or request.node.get_closest_marker("async_workers") is None:
         return None
     return ASYNC_KINDS[kind][1]
+
+
+def handlers_are_plain(request: pytest.FixtureRequest) -> bool:
+    """Return whether the handlers of a test's AsyncQueueWorkers are to be plain functions."""
+    taking_part = request.node.get_closest_marker("async_workers")
+    return taking_part is not None and taking_part.kwargs.get("plain", False)

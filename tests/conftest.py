@@ -123,7 +123,7 @@ def work(request: pytest.FixtureRequest, queue_engine: sa.Engine) -> Iterator[Ca
         if driver is None:
             made.append(QueueWorker(engine, handler, **options))
         else:
-            made.append(WorkerOnLoop(engine, driver, handler, **options))
+            made.append(WorkerOnLoop(engine, driver, handler, plain=async_workers.handlers_are_plain(request), **options))
         return made[-1], options["on_event"]
 
     yield make

@@ -77,7 +77,7 @@ def test_through_an_outage(database, queue_engine, work):
     assert [] == seen.of(events.JobLeaseLost)
 
 
-@pytest.mark.async_workers
+@pytest.mark.async_workers(plain=True)
 def test_until_the_last_handler_has_ended(queue_engine, work):
     """A stop does not end them: a handler that goes on for several leases keeps its job while another worker polls."""
     gate = Gate()

@@ -25,24 +25,22 @@ class WorkerOnLoop:
     Args:
         engine: One for threads, whose URL is used.
         driver: The driver for asyncio, as a URL names it.
-        handler: A registry, or a function of the job: it is called by a coroutine, which waits for it.
+        handler: A registry, or a function of the job: it is called by a coroutine, which waits for it, unless it is to stay `plain`.
         options: Those of a `QueueWorker`.
     """
 
-    def __init__(self, engine: sa.Engine, driver: str, handler: Any, **options: Any) -> None:
+    def __init__(self, engine: sa.Engine, driver: str, handler: Any, *, plain: bool = False, **options: Any) -> None:
         self._loop = asyncio.new_event_loop()
         self._pool = ThreadPoolExecutor(THREADS)
         self._engine = create_async_engine(engine.url.set(drivername=driver))
         self._engine.sync_engine.dispatch._update(engine.dispatch)  # what the test listens to
         options["concurrency"] = options.pop("worker_threads", 1)
-        self._worker = AsyncQueueWorker(self._engine, self._on_loop(handler), **options)
+        plain = plain or isinstance(handler, JobRegistry)
+        self._worker = AsyncQueueWorker(self._engine, handler if plain else self._on_loop(handler), **options)
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
 
     def _on_loop(self, handler: Any) -> Any:
-        if isinstance(handler, JobRegistry):
-            return handler
-
         async def handle(job: AsyncRunningJob) -> None:
             await self._loop.run_in_executor(self._pool, handler, JobOutside(job, self._loop))
 

@@ -80,7 +80,7 @@ def check_calm(scene: Scene, worker: Worker, facts: dict[str, Any]) -> None:
     assert facts["health"]["reason"]
 
 
-@pytest.mark.async_workers("asyncpg leased", "asyncmy-mysql held")
+@pytest.mark.async_workers("asyncpg leased", "asyncmy-mariadb held")
 def test_the_server_is_down(own_scene: Scene, own_server: OwnServer) -> None:
     """Spin and log flood: with the database down 8 threads wait, ever longer, quietly, and go on; a stop meanwhile is prompt."""
     sign, go = own_scene.folder / "sign", own_scene.folder / "go"

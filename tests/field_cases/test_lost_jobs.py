@@ -64,7 +64,7 @@ def test_a_killed_worker_that_comes_back_under_its_name(database, queue_engine, 
         assert [str(job_id)] == connection.scalars(sa.select(marks.effects.c.job_id)).all()
 
 
-@pytest.mark.async_workers
+@pytest.mark.async_workers(plain=True)
 def test_two_workers_of_one_name(database, queue_engine, work):
     """Lost job, worker identity reused: two live workers with one id neither steal from each other nor block each other."""
     gate, quick, seen = Gate(), [], Recorder()
