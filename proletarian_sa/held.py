@@ -152,7 +152,7 @@ class HeldClaims:
             del decision  # see run(): else its exception would be in a cycle with its traceback
 
     def _record(self, claimed: ClaimedJob, decision: Decision) -> Outcome:
-        if decision.verdict == "release" and not decision.retry_in:
+        if decision.verdict == "release" and not decision.retry_in and not decision.uncertain:
             self._own.rollback()
             self._runtime.emit(events.JobReleased(**about(self._runtime, claimed)))
             return interrupted(decision)

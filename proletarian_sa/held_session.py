@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import inspect
@@ -97,7 +98,7 @@ class HeldTransaction(HandlerTransaction):
         """Roll back to the savepoint, if it is still there."""
         try:
             type(self.session).rollback(self.session)
-        except Exception:  # noqa: BLE001 - a lost connection, a lost savepoint: the handler's failure is told, not this
+        except (Exception, CancelledError):  # noqa: BLE001 - a lost connection or savepoint: the handler's failure is told, not this
             self.alive = False
         else:
             self.alive = not self._released and self._goes_on()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextvars
 import datetime as dt
 import random
+from asyncio import CancelledError
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -219,7 +220,8 @@ def _complete(
             transaction.abandon()
             raise
         transaction.undo()
-        return _decide(runtime, claimed, running, found, error)  # the handler's failure: a constraint, a hook of its session
+        # The handler's failure: a constraint, a hook of its session.
+        return _decide(runtime, claimed, running, found, _unless_cancelled(runtime, error))
     running._finishing = True  # from here on the row may vanish by our own doing
     archived: list[Archived] = []
 
@@ -248,10 +250,20 @@ def _complete(
         note_foreign_key(runtime, error)
         # Refused, or its answer was lost, or a hook of the session failed before or after it.
         said: list[events.Event] = []
-        decision = _decide(replace(runtime, emit=said.append), claimed, running, found, error)
+        failure = _unless_cancelled(runtime, error)
+        decision = _decide(replace(runtime, emit=said.append), claimed, running, found, failure)
         return replace(decision, uncertain=bool(archived), said=tuple(said))
     transaction.close()
     return Decision(claimed=claimed, verdict="success", recorded=True, replaced=archived == [Archived.REPLACED])
+
+
+def _unless_cancelled(runtime: Runtime, error: BaseException) -> BaseException:
+    """Return what has ended a completion; where its task was cancelled meanwhile, that is no failure of the handler's."""
+    if runtime.colour is None or not isinstance(error, CancelledError):
+        return error
+    interrupted = JobInterrupted("The task was cancelled after the handler had returned, before its writes were committed.")
+    interrupted.__cause__ = error
+    return interrupted
 
 
 def note_foreign_key(runtime: Runtime, error: BaseException) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from sqlalchemy import event, exc, inspect
@@ -181,7 +182,7 @@ class HandlerTransaction:
         """Roll back and give the connection back. Raises nothing that matters: the server rolls back by itself when it is gone."""
         try:
             type(self.session).rollback(self.session)
-        except Exception:  # noqa: BLE001 - a lost connection, a hook of the application's: the handler's failure is told, not this
+        except (Exception, CancelledError):  # noqa: BLE001 - a lost connection, a hook: the handler's failure is told, not this
             self._discard()
         finally:
             self.close()

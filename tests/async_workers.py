@@ -1,10 +1,11 @@
 """Tests of worker processes, or of the fixture `work`, with an AsyncQueueWorker in the place of a QueueWorker.
 
 A test takes part by `pytest.mark.async_workers`: it then runs on each driver that is ENOUGH for what does not depend on the driver.
-By `pytest.mark.async_workers("asyncpg leased", "aiosqlite held")` it runs with these drivers and claims; with PROLETARIAN_FAULTS=real,
-as `make faults DURATIONS=real` has it, with each driver and each claim. `plain=True`: handlers of the fixture `work` stay plain
-functions, which an AsyncQueueWorker runs in threads; one that is a coroutine is cancelled at the end of a stop. `without=`: the kinds
-of databases that it runs on without these drivers, by default all.
+By `pytest.mark.async_workers("asyncpg leased", "aiosqlite held")` it runs with these drivers and claims; on demand, by
+PROLETARIAN_FAULTS=real, as `make faults DURATIONS=real` has it, with each driver and each claim.
+
+`plain=True`: handlers of the fixture `work` stay plain functions, which an AsyncQueueWorker runs in threads; those that are
+coroutines are cancelled at the end of a stop. `without=`: the kinds of databases without these drivers, by default all.
 """
 
 from typing import Any

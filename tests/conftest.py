@@ -27,6 +27,7 @@ from tests.servers.hooks import (  # noqa: F401 - pytest finds its hooks here by
 )
 from tests.servers.kinds import ASYNC_KINDS, server_kind
 
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Let tests that take part run through drivers for asyncio, too, or with workers on event loops."""

@@ -6,7 +6,7 @@ A test of the fixture `work` takes part by `pytest.mark.async_workers`: see `tes
 import asyncio
 import functools
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -25,7 +25,8 @@ class WorkerOnLoop:
     Args:
         engine: One for threads, whose URL is used.
         driver: The driver for asyncio, as a URL names it.
-        handler: A registry, or a function of the job: it is called by a coroutine, which waits for it, unless it is to stay `plain`.
+        handler: A registry, or a function of the job, which is called by a coroutine that waits for it.
+        plain: The function is called by the worker itself.
         options: Those of a `QueueWorker`.
     """
 
@@ -101,9 +102,9 @@ class SessionOutside:
         self._job = job
         self._loop = loop
 
-    def __getattr__(self, name: str) -> Any:
-        def call(*arguments: Any, **options: Any) -> Any:
-            doing = self._job.session.run_sync(lambda session: getattr(session, name)(*arguments, **options))
-            return asyncio.run_coroutine_threadsafe(doing, self._loop).result()
+    def run_sync(self, function: Callable[[Any], Any]) -> Any:
+        """Call a function of the session on the loop, and return what it returns."""
+        return asyncio.run_coroutine_threadsafe(self._job.session.run_sync(function), self._loop).result()
 
-        return call
+    def __getattr__(self, name: str) -> Any:
+        return lambda *arguments, **options: self.run_sync(lambda session: getattr(session, name)(*arguments, **options))

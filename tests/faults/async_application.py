@@ -67,14 +67,14 @@ def make_jobs(url: str, trap: Trap, types: Sequence[str]) -> JobRegistry:
         if payload.get("opens"):
             await job.session.connection()
         if "wait" in payload:
-            await wait_for_file(Path(payload["wait"]))
+            await wait_for_file(payload["wait"])
         await asyncio.sleep(payload.get("milliseconds", 0) / 1000)
         if payload.get("effect", True):
             await job.session.execute(sa.insert(tables.effects), {"job_id": str(job.job_id)})
         ends = payload.get("ends", "success")
         if ends == "failure" or (ends == "flaky" and job.attempts == 1):
             raise LookupError("the job's own reason")
-        calm = "calm" in payload and Path(payload["calm"]).exists()
+        calm = "calm" in payload and exists(payload["calm"])
         if ends == "interrupt" and not calm and await job.wait(PATIENCE):
             raise JobInterrupted
 
@@ -83,10 +83,15 @@ def make_jobs(url: str, trap: Trap, types: Sequence[str]) -> JobRegistry:
     return jobs
 
 
-async def wait_for_file(file: Path) -> None:
+def exists(file: str) -> bool:
+    """Return whether a file is there."""
+    return Path(file).exists()
+
+
+async def wait_for_file(file: str) -> None:
     """Wait until the file is there; whether the job is asked to stop makes no difference."""
     deadline = time.monotonic() + PATIENCE
-    while not file.exists():
+    while not exists(file):
         if time.monotonic() > deadline:
             raise TimeoutError(f"{file} has not come")
         await asyncio.sleep(0.01)

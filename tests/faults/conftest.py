@@ -39,10 +39,10 @@ def driver(request: pytest.FixtureRequest) -> str | None:
 
 @pytest.fixture
 def scene(
-    nursery: Nursery, database: Database, queue_engine: sa.Engine, claim: str, tmp_path: Path, driver: str | None
+    nursery: Nursery, database: Database, queue_engine: sa.Engine, claim: str, tmp_path: Path, *, driver: str | None
 ) -> Iterator[Scene]:
     """Return a scene on a new database, with each kind of claim."""
-    with Scene(nursery, queue_engine, database.kind, claim, tmp_path, driver) as made:
+    with Scene(nursery, queue_engine, database.kind, claim, tmp_path, driver=driver) as made:
         yield made
 
 
@@ -71,14 +71,12 @@ def own_server(database_kind: str, own_servers: OwnServers) -> OwnServer:
 
 
 @pytest.fixture
-def own_scene(
-    nursery: Nursery, own_server: OwnServer, claim: str, tmp_path: Path, driver: str | None
-) -> Iterator[Scene]:
+def own_scene(nursery: Nursery, own_server: OwnServer, claim: str, tmp_path: Path, *, driver: str | None) -> Iterator[Scene]:
     """Return a scene on a new database of the test's own server, with each kind of claim."""
     with own_server.new_database() as database:
         engine = database.create_engine(poolclass=sa.NullPool)
         create_all(engine)
-        with Scene(nursery, engine, database.kind, claim, tmp_path, driver) as made:
+        with Scene(nursery, engine, database.kind, claim, tmp_path, driver=driver) as made:
             yield made
             if not own_server.is_running:
                 own_server.start()

@@ -155,7 +155,7 @@ class Scene:
     """
 
     def __init__(
-        self, nursery: Nursery, engine: sa.Engine, kind: str, claim: str, folder: Path, driver: str | None = None
+        self, nursery: Nursery, engine: sa.Engine, kind: str, claim: str, folder: Path, *, driver: str | None = None
     ) -> None:
         self.engine = engine
         self.driver = driver
@@ -196,9 +196,7 @@ class Scene:
         given = {"claim": self.claim, "lease": LEASE, **(worker or {})}
         if self.driver is not None:
             given["concurrency"] = given.pop("worker_threads", 1)
-        made = Options(
-            url=url or self.url, log=str(self.log), worker=given, driver=self.driver, **{"marks": self.url, **options}
-        )
+        made = Options(url=url or self.url, log=str(self.log), worker=given, driver=self.driver, **{"marks": self.url, **options})
         started = self._nursery.start(made, self.folder / f"output{number}", *arguments)
         self.workers.append(started)
         if ready:

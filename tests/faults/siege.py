@@ -116,8 +116,8 @@ class Siege:
         if changes and self.stretch.trap != "heartbeat" and "after COMMIT" in self.places[changes[-1] :]:
             self.done = self.places.index("after COMMIT", changes[-1])
         if self.one_writer and self.stretch.trap == "claim":
-            # Python's driver opens no transaction for what begins with WITH: the claim is committed once its rows are fetched, which
-            # SQLAlchemy does at once where that is waited for.
+            # Python's driver opens no transaction for what begins with WITH: the claim is committed once its rows are fetched.
+            # Where that is waited for, SQLAlchemy fetches them at once.
             self.done -= 1 if self.scene.driver is None else 2
         if self.stretch.victim:
             self._counter.worker.kill()  # else it would meet the job again

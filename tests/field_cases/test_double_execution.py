@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 
+import pytest
 import sqlalchemy as sa
 
 from proletarian_sa import enqueue_many, events
@@ -75,12 +76,14 @@ class Endings:
         session = job.session
         session.execute(sa.select(1))
         with contextlib.suppress(Exception):  # the handler that swallows is the worst
-            ENDINGS.get(job.job_type, lambda session: getattr(session, job.job_type)())(session)
+            end = ENDINGS.get(job.job_type, lambda session: getattr(session, job.job_type)())
+            getattr(session, "run_sync", lambda function: function(session))(end)  # that of an AsyncSession is in another thread
 
 
 METHODS = ["commit", "rollback", "close", "invalidate"]
 
 
+@pytest.mark.async_workers
 def test_a_handler_that_ends_the_transaction(database, queue_engine, work):
     """Handler ends the claim transaction: no second one of four workers starts the job while it runs; each run has one outcome.
 
