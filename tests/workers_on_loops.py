@@ -23,7 +23,7 @@ class WorkerOnLoop:
     """Has the methods of a `QueueWorker`, and runs an `AsyncQueueWorker` on an event loop in a thread of its own.
 
     Args:
-        engine: One for threads, whose URL is used.
+        engine: One for threads, whose URL, size of the pool and listeners are used.
         driver: The driver for asyncio, as a URL names it.
         handler: A registry, or a function of the job, which is called by a coroutine that waits for it.
         plain: The function is called by the worker itself.
@@ -33,8 +33,10 @@ class WorkerOnLoop:
     def __init__(self, engine: sa.Engine, driver: str, handler: Any, *, plain: bool = False, **options: Any) -> None:
         self._loop = asyncio.new_event_loop()
         self._pool = ThreadPoolExecutor(THREADS)
-        self._engine = create_async_engine(engine.url.set(drivername=driver))
-        self._engine.sync_engine.dispatch._update(engine.dispatch)  # what the test listens to
+        size = {"pool_size": engine.pool.size()} if isinstance(engine.pool, sa.QueuePool) else {}
+        self._engine = create_async_engine(engine.url.set(drivername=driver), **size)
+        self._engine.sync_engine.dispatch._update(engine.dispatch, only_propagate=False)  # what the test listens to
+        self._engine.sync_engine._has_events = engine._has_events
         options["concurrency"] = options.pop("worker_threads", 1)
         plain = plain or isinstance(handler, JobRegistry)
         self._worker = AsyncQueueWorker(self._engine, handler if plain else self._on_loop(handler), **options)
