@@ -86,7 +86,7 @@ def test_all_connections_are_ended(scene: Scene, database: Database) -> None:
         three.check()
 
 
-@pytest.mark.async_workers("asyncpg held", "asyncmy-mariadb leased")
+@pytest.mark.async_workers("asyncpg held leased")
 def test_connections_are_ended_at_random_moments(scene: Scene, database: Database) -> None:
     """Session never cleaned after a lost connection: all at once, 20 times under load, cost at most the jobs in flight a run."""
     database.require("server")
