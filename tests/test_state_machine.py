@@ -21,7 +21,7 @@ from tests.queue_workers import COMMON, QUEUES, Environment, HeldWorker, behave
 pytestmark = pytest.mark.long
 
 HOLDERS = [("holder", QUEUES, BOTH), ("holder", QUEUES[::-1], (COMMON,))]
-EXAMPLES, STEPS = 30, 40
+EXAMPLES, STEPS = 20, 40
 
 
 class MixedMachine(LeasedMachine):

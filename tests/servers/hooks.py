@@ -23,6 +23,16 @@ MAY_MISS = {"mysql", "postgresql-oldest"}
 THOROUGH = {"postgresql-oldest"}
 """Kinds that a run on a developer's machine leaves out, to stay below ten minutes, unless they are asked for."""
 
+BESIDE_SQL: Final = (
+    "tests/aio/",
+    "tests/field_cases/",
+    *(
+        f"tests/test_{name}"
+        for name in ["autogenerate", "callbacks", "cli", "health", "idle", "log", "processes", "proletarian", "registry"]
+    ),
+    *(f"tests/test_{name}" for name in ["retries", "signals", "stopping", "timeouts", "wakeups", "worker"]),
+)
+"""How files begin whose tests are about threads, processes or words: another version of the same server is nothing new to them."""
 
 LONG: Final = pytest.StashKey[int]()
 ENOUGH_FOR_LONG = {"sqlite"}
@@ -74,7 +84,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     enough = {None} | (selected if asked_for(config) else selected - THOROUGH if is_ci() else ENOUGH_FOR_LONG)
     long = {item for item in items if item.get_closest_marker("long") and kind_of(item) in selected - enough}
     config.stash[LONG] = len(long)
-    left_out = [item for item in items if kind_of(item) not in selected or item in long or is_held_without_need(item)]
+    left_out = [
+        item
+        for item in items
+        if kind_of(item) not in selected or item in long or is_held_without_need(item) or is_nothing_new(item, asked_for(config))
+    ]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         gone = set(left_out)
@@ -98,6 +112,11 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """Stop what was started here."""
     if SERVERS in config.stash:
         config.stash[SERVERS].stop()
+
+
+def is_nothing_new(item: pytest.Item, asked: list[str]) -> bool:
+    """Return whether a test would only be repeated on another version of a server, and nobody has asked for that."""
+    return not asked and kind_of(item) in THOROUGH and item.nodeid.startswith(BESIDE_SQL)
 
 
 def selected_kinds(config: pytest.Config) -> list[str]:
