@@ -86,8 +86,8 @@ def make_worker() -> QueueWorker:
     trap, given = prepare(engine, options, log)
     jobs = make_jobs(options.marks or options.url, trap, options.types)
     more = pkgutil.resolve_name(options.more)(jobs) if options.more else {}
-    session_factory = trap.session_factory()
-    made = QueueWorker(engine, jobs, session_factory=session_factory, failed_job=note_failure, **(given | more | options.worker))
+    usual = {"session_factory": trap.session_factory(), "failed_job": note_failure}
+    made = QueueWorker(engine, jobs, **(usual | given | more | options.worker))
     signal.signal(signal.SIGUSR2, lambda *_: log.write("Health", asdict(made.health)))
     return made
 
