@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from sqlalchemy import exc
+
 from proletarian_sa.backoff import backoff
 from proletarian_sa.errors import TablesMissing
 from proletarian_sa.held_check import check_held
@@ -28,8 +30,9 @@ def prepare_in_time(runtime: Runtime, *, wait_for_tables: bool, stop_asked: thre
     while True:
         try:
             prepared = past_stale(lambda: _prepare(runtime), runtime.engine)
-        except TablesMissing as missing:
-            if not wait_for_tables:
+        except (TablesMissing, exc.DBAPIError) as missing:
+            is_missing = isinstance(missing, TablesMissing) or runtime.statements.is_missing_table(missing)
+            if not wait_for_tables or not is_missing:
                 raise
             if stop_asked.wait(trouble.met(missing, backoff)):
                 return None

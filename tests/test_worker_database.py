@@ -166,6 +166,26 @@ def test_an_error_that_waiting_does_not_mend_stops_the_worker_loudly(queue_engin
     assert 1 == len(seen.of(events.WorkerStopped))
 
 
+def test_tables_that_a_migration_is_at(queue_engine, work):
+    """Tables not there yet: a worker that waits for them is not ended by MySQL's refusal to look at a table that is being made."""
+    if queue_engine.dialect.name not in {"mysql", "mariadb"}:
+        pytest.skip("no tables that are skipped in mid-migration")
+    refusals = ["Table 'archived_job' was skipped since its definition is being modified by concurrent DDL statement"]
+
+    def refuse(_cursor, statement, _parameters, _context):
+        if refusals and statement.upper().startswith(("SHOW", "DESCRIBE", "SELECT COLUMN")):
+            raise queue_engine.dialect.loaded_dbapi.OperationalError(1684, refusals.pop())
+
+    sa.event.listen(queue_engine, "do_execute", refuse)
+    worker, seen = work(lambda _job: None, wait_for_tables=True)
+    worker.start()
+    add(queue_engine)
+    seen.wait_for(events.JobSucceeded)
+
+    assert [] == refusals
+    assert ["waiting for the tables"] == [event.activity for event in seen.of(events.TransientErrorMet)]
+
+
 def test_tables_that_are_not_there_yet(queue_engine, work):
     """Tables not there yet: `wait_for_tables` waits quietly, naming them once; the worker begins when they have been installed."""
     drop_all(queue_engine)

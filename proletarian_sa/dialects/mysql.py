@@ -69,7 +69,7 @@ TRANSIENT = SERIALIZATION | {
 }
 CLOSED = frozenset({1021, 1114, 1290, 1792, 1836})  # its disk is full, or it is read-only
 WAITED = frozenset({1205, 1969, 3024})  # for a lock; or a statement's own time-out is the shorter one
-NO_SUCH_TABLE = frozenset({1146, 1049})
+NO_SUCH_TABLE = frozenset({1146, 1049, 1684})  # no such table, no such database; a migration is at the table just now
 NO_SUCH_SAVEPOINT = 1305
 STATEMENT_LOG = 1665  # binlog_format = STATEMENT
 FOREIGN_KEY = frozenset({1216, 1217, 1451, 1452})  # the latter two tell the constraint, to those who may see the other table
