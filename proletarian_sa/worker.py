@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import threading
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from proletarian_sa.at_exit import call_at_exit, forget
-from proletarian_sa.clock import as_timedelta
 from proletarian_sa.crew import Crew
 from proletarian_sa.factory import load
 from proletarian_sa.handlers import check_callback
-from proletarian_sa.health import Health
 from proletarian_sa.held_crew import HeldCrew
 from proletarian_sa.lifecycle import Habits, Lifecycle
 from proletarian_sa.log import log_event
@@ -19,8 +16,10 @@ from proletarian_sa.models import DEFAULT_QUEUE, JobTables, default_tables
 from proletarian_sa.preparing import prepare_in_time
 from proletarian_sa.runtime import DEFAULT_MAX_CRASHES, Claim, FailedJob, Runtime, build_runtime
 from proletarian_sa.signals import StopAtSignals
+from proletarian_sa.worker_base import SHORTEST_INTERVAL, WorkerBase, check_count, check_flags, seconds_of
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Callable, Sequence
 
     from sqlalchemy.engine import Engine
@@ -32,11 +31,9 @@ if TYPE_CHECKING:
 
 MOST_THREADS: Final = 1000
 MOST_BATCHED: Final = 1000  # jobs in one transaction
-SHORTEST_INTERVAL: Final = 0.01  # seconds between polls
-LONGEST_WAIT: Final = dt.timedelta(days=30)  # threads wait for up to 49 days on Windows
 
 
-class QueueWorker:
+class QueueWorker(WorkerBase):
     """Run the jobs of a queue in threads, until it is told to stop.
 
         worker = QueueWorker(engine, jobs, queue="mail", worker_threads=4)
@@ -130,27 +127,22 @@ class QueueWorker:
         on_event: events.Sink = log_event,
     ) -> None:
         self._given = {name: value for name, value in locals().items() if name != "self"}
-        if isinstance(worker_threads, bool) or not isinstance(worker_threads, int):
-            raise TypeError(f"worker_threads must be an int, not {worker_threads!r}.")
-        if not 1 <= worker_threads <= MOST_THREADS:
-            raise ValueError(f"worker_threads must be 1 to {MOST_THREADS}, not {worker_threads}.")
-        for name, given in (("install_signal_handlers", install_signal_handlers), ("wait_for_tables", wait_for_tables)):
-            if not isinstance(given, bool):
-                raise TypeError(f"{name} must be True or False, not {given!r}.")
+        check_count(worker_threads, "worker_threads", MOST_THREADS)
+        check_flags(install_signal_handlers=install_signal_handlers, wait_for_tables=wait_for_tables)
         _check_executor(executor, factory, claim)
         _check_batch_size(batch_size, claim)
         check_callback(on_polling_error, "on_polling_error", "error")
         check_callback(on_shutdown, "on_shutdown")
         self._habits = Habits(
             threads=worker_threads,
-            polling_interval=_seconds(polling_interval, "polling_interval", SHORTEST_INTERVAL),
+            polling_interval=seconds_of(polling_interval, "polling_interval", SHORTEST_INTERVAL),
             on_polling_error=on_polling_error,
             on_shutdown=on_shutdown,
             factory=factory if executor == "process" else None,
             load=load_runtime,
             batch_size=batch_size,
         )
-        self._stop_timeout = _seconds(stop_timeout, "stop_timeout")
+        self._stop_timeout = seconds_of(stop_timeout, "stop_timeout")
         self._runtime = build_runtime(
             engine,
             handler,
@@ -188,27 +180,6 @@ class QueueWorker:
         """
         return QueueWorker(**{**self._given, **options})
 
-    @property
-    def is_running(self) -> bool:
-        """Whether it has been started and not yet stopped. False in a forked child, which has none of its threads."""
-        return self._crew is not None and self._crew.is_alive()
-
-    @property
-    def health(self) -> Health:
-        """What it is doing, and whether the database answers: for a health check, from any thread. Asks the database nothing.
-
-            healthy = worker.health.state == "running" and worker.health.stalled_for < 60
-
-        **Transaction:** nothing.
-        """
-        idle = Health(state="stopped", running=0, stalled_for=0.0, reason="")
-        return idle if self._crew is None else self._crew.health()
-
-    @property
-    def error(self) -> BaseException | None:
-        """The error that ended the worker, if one did."""
-        return None if self._crew is None else self._crew.error
-
     def join(self, timeout: dt.timedelta | float | None = None) -> bool:
         """Wait until the worker has stopped; return whether it has.
 
@@ -217,7 +188,7 @@ class QueueWorker:
 
         **Transaction:** nothing.
         """
-        return self._crew is None or self._crew.stopped.wait(None if timeout is None else _seconds(timeout, "timeout"))
+        return self._crew is None or self._crew.stopped.wait(None if timeout is None else seconds_of(timeout, "timeout"))
 
     def start(self) -> None:
         """Start the threads, and return. Does nothing if it is running; may be started again after it has stopped.
@@ -293,7 +264,7 @@ class QueueWorker:
             if crew is None or not crew.is_alive():
                 return []
             crew.ask_to_stop()
-            seconds = self._stop_timeout if timeout is None else _seconds(timeout, "timeout")
+            seconds = self._stop_timeout if timeout is None else seconds_of(timeout, "timeout")
             if crew.is_own_thread() or (timeout is None and self._signals.hurried):
                 seconds = 0.0  # a handler or a sink that stops its own worker must not wait for itself
             if crew.stopped.wait(seconds):
@@ -341,10 +312,7 @@ def _check_executor(executor: Any, factory: Any, claim: Any) -> None:
 
 
 def _check_batch_size(batch_size: Any, claim: Any) -> None:
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int):
-        raise TypeError(f"batch_size must be an int, not {batch_size!r}.")
-    if not 1 <= batch_size <= MOST_BATCHED:
-        raise ValueError(f"batch_size must be 1 to {MOST_BATCHED}, not {batch_size}.")
+    check_count(batch_size, "batch_size", MOST_BATCHED)
     if batch_size > 1 and claim == "leased":
         raise ValueError(
             f"batch_size={batch_size} is for held claims: QueueWorker(…, claim='held', batch_size={batch_size}). Leased jobs are "
@@ -356,7 +324,3 @@ def load_runtime(factory: str) -> Runtime:
     """Return what a worker knows of the world, in a process of its handlers."""
     worker: QueueWorker = load(factory, QueueWorker, "a QueueWorker")
     return worker._runtime
-
-
-def _seconds(value: Any, name: str, minimum: float = 0.0) -> float:
-    return as_timedelta(value, name, minimum=dt.timedelta(seconds=minimum), maximum=LONGEST_WAIT).total_seconds()

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
 import threading
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from proletarian_sa.aio.preparing import prepare, sync_engine_of
 from proletarian_sa.at_exit import call_at_exit, forget
-from proletarian_sa.clock import as_timedelta
 from proletarian_sa.handlers import check_callback
-from proletarian_sa.health import Health
 from proletarian_sa.lifecycle import Habits
 from proletarian_sa.log import log_event
 from proletarian_sa.models import DEFAULT_QUEUE, JobTables, default_tables
 from proletarian_sa.runtime import DEFAULT_MAX_CRASHES, Claim, FailedJob, Runtime, build_runtime
 from proletarian_sa.signals import StopAtSignals
-from proletarian_sa.worker import LONGEST_WAIT, SHORTEST_INTERVAL
+from proletarian_sa.worker_base import SHORTEST_INTERVAL, WorkerBase, check_count, check_flags, seconds_of
 
 if TYPE_CHECKING:
+    import datetime as dt
     from collections.abc import Awaitable, Callable, Sequence
 
     from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
 MOST_AT_ONCE: Final = 10_000
 
 
-class AsyncQueueWorker:
+class AsyncQueueWorker(WorkerBase):
     """Run the jobs of a queue as tasks on an event loop, many at the same time, until it is told to stop.
 
         worker = AsyncQueueWorker(async_engine, jobs, queue="mail")
@@ -111,22 +109,17 @@ class AsyncQueueWorker:
         on_event: events.Sink = log_event,
     ) -> None:
         self._given = {name: value for name, value in locals().items() if name != "self"}
-        if isinstance(concurrency, bool) or not isinstance(concurrency, int):
-            raise TypeError(f"concurrency must be an int, not {concurrency!r}.")
-        if not 1 <= concurrency <= MOST_AT_ONCE:
-            raise ValueError(f"concurrency must be 1 to {MOST_AT_ONCE}, not {concurrency}.")
-        for name, given in (("install_signal_handlers", install_signal_handlers), ("wait_for_tables", wait_for_tables)):
-            if not isinstance(given, bool):
-                raise TypeError(f"{name} must be True or False, not {given!r}.")
+        check_count(concurrency, "concurrency", MOST_AT_ONCE)
+        check_flags(install_signal_handlers=install_signal_handlers, wait_for_tables=wait_for_tables)
         check_callback(on_polling_error, "on_polling_error", "error")
         check_callback(on_shutdown, "on_shutdown", is_async=True)
         self._habits = Habits(
             threads=concurrency,
-            polling_interval=_seconds(polling_interval, "polling_interval", SHORTEST_INTERVAL),
+            polling_interval=seconds_of(polling_interval, "polling_interval", SHORTEST_INTERVAL),
             on_polling_error=on_polling_error,
             on_shutdown=on_shutdown,
         )
-        self._stop_timeout = _seconds(stop_timeout, "stop_timeout")
+        self._stop_timeout = seconds_of(stop_timeout, "stop_timeout")
         self._runtime = build_runtime(
             sync_engine_of(engine),
             handler,
@@ -160,27 +153,6 @@ class AsyncQueueWorker:
         """
         return AsyncQueueWorker(**{**self._given, **options})
 
-    @property
-    def is_running(self) -> bool:
-        """Whether it has been started and not yet stopped. False in a forked child, which has none of its threads."""
-        return self._crew is not None and self._crew.is_alive()
-
-    @property
-    def health(self) -> Health:
-        """What it is doing, and whether the database answers: for a health check, from any thread. Asks the database nothing.
-
-            healthy = worker.health.state == "running" and worker.health.stalled_for < 60
-
-        **Transaction:** nothing.
-        """
-        idle = Health(state="stopped", running=0, stalled_for=0.0, reason="")
-        return idle if self._crew is None else self._crew.health()
-
-    @property
-    def error(self) -> BaseException | None:
-        """The error that ended the worker, if one did."""
-        return None if self._crew is None else self._crew.error
-
     async def join(self, timeout: dt.timedelta | float | None = None) -> bool:  # noqa: ASYNC109 - what is over is told, not raised
         """Wait until the worker has stopped; return whether it has.
 
@@ -189,7 +161,7 @@ class AsyncQueueWorker:
 
         **Transaction:** nothing.
         """
-        seconds = None if timeout is None else _seconds(timeout, "timeout")
+        seconds = None if timeout is None else seconds_of(timeout, "timeout")
         return self._crew is None or not self._crew.is_alive() or await self._here(self._crew).ended_within(seconds)
 
     async def start(self) -> None:
@@ -269,7 +241,7 @@ class AsyncQueueWorker:
             crew = self._crew
             if crew is None or not crew.is_alive():
                 return []
-            seconds = self._stop_timeout if timeout is None else _seconds(timeout, "timeout")
+            seconds = self._stop_timeout if timeout is None else seconds_of(timeout, "timeout")
             if timeout is None and self._signals.hurried:
                 seconds = 0.0
             if self._here(crew).is_own_task():
@@ -340,7 +312,3 @@ def _crew(runtime: Runtime, habits: Habits) -> OnLoop:
     from proletarian_sa.aio.held_crew import AsyncHeldCrew  # noqa: PLC0415 - likewise
 
     return AsyncHeldCrew(runtime, habits) if runtime.claim == "held" else AsyncCrew(runtime, habits)
-
-
-def _seconds(value: Any, name: str, minimum: float = 0.0) -> float:
-    return as_timedelta(value, name, minimum=dt.timedelta(seconds=minimum), maximum=LONGEST_WAIT).total_seconds()
