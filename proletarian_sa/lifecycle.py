@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 MOST_REFUSALS = 3  # jobs in a row whose outcomes the database refuses to store, until the worker stops
 MOST_RACES = 3  # in a row that a claim may lose against those of other nodes of a cluster, until it waits
+LOOK = 0.5  # seconds between two looks of those who wait: whether a signal has come, or a loop has been closed
 LONGEST_STAGGER = 1.0  # seconds before the first poll, so that workers that start together do not poll together
 
 
@@ -98,6 +100,18 @@ class Lifecycle:
         self._runtime.emit(
             events.WorkerStarted(worker_id=self._runtime.worker_id, queues=self._runtime.queues, threads=self._threads)
         )
+
+    def wait(self, timeout: float | None) -> bool:
+        """Return whether it has stopped, at the latest after so many seconds.
+
+        Not in one wait: Python does not interrupt that for a signal that the system has given to another thread of the process, on
+        Windows for none, and the next signal may be there to end the process at once.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self.stopped.wait(LOOK if deadline is None else min(LOOK, max(0.0, deadline - time.monotonic()))):
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+        return True
 
     def is_alive(self) -> bool:
         """Return whether the threads have not all ended; False in a forked child."""

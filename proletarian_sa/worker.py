@@ -188,7 +188,7 @@ class QueueWorker(WorkerBase):
 
         **Transaction:** nothing.
         """
-        return self._crew is None or self._crew.stopped.wait(None if timeout is None else seconds_of(timeout, "timeout"))
+        return self._crew is None or self._crew.wait(None if timeout is None else seconds_of(timeout, "timeout"))
 
     def start(self) -> None:
         """Start the threads, and return. Does nothing if it is running; may be started again after it has stopped.
@@ -267,7 +267,7 @@ class QueueWorker(WorkerBase):
             seconds = self._stop_timeout if timeout is None else seconds_of(timeout, "timeout")
             if crew.is_own_thread() or (timeout is None and self._signals.hurried):
                 seconds = 0.0  # a handler or a sink that stops its own worker must not wait for itself
-            if crew.stopped.wait(seconds):
+            if crew.wait(seconds):
                 return []
             return crew.report_running()
 
@@ -284,7 +284,6 @@ class QueueWorker(WorkerBase):
         with self._signals.waiting_in_run():
             try:
                 self.start()
-                # A wait without end could not be interrupted on Windows.
                 while not self.join(0.5) and self.error is None and not self._signals.obeyed:
                     continue
             except KeyboardInterrupt:

@@ -34,6 +34,15 @@ def test_the_first_signal_lets_running_jobs_finish(queue_engine, environment, nu
     assert [(later, 0)] == [(row.job_id, row.attempts) for row in queued(queue_engine)]
 
 
+def test_signals_that_the_system_gives_to_other_threads(queue_engine, environment):
+    """The main thread sees them all the same, the second while it waits for running jobs: the command ends at once."""
+    add(queue_engine, "aside")
+    with Command(f"{APP}:make_worker", **environment) as command:
+        assert 128 + signal.SIGTERM == command.code(), command.output
+
+    assert [1] == [row.attempts for row in queued(queue_engine)]
+
+
 def test_an_idle_worker_stops_at_once_and_an_interruptible_job_gives_back(queue_engine, environment):
     """SIGTERM and SIGINT: handlers are asked to stop, so no long job is waited for; the worker may be an object of the module."""
     add(queue_engine, "interruptible")

@@ -12,9 +12,11 @@ from sqlalchemy.util import greenlet_spawn
 
 from proletarian_sa import events
 from proletarian_sa.aio.handling import Call
-from proletarian_sa.aio.on_loop import LOOK, OnLoop
+from proletarian_sa.aio.on_loop import OnLoop
+from proletarian_sa.aio.running import JobInThread
 from proletarian_sa.crew import Crew
 from proletarian_sa.errors import is_ctrl_c
+from proletarian_sa.lifecycle import LOOK
 from proletarian_sa.run import Decision, about, conclude, find
 from proletarian_sa.step import start_in_hand
 
@@ -47,6 +49,15 @@ class AsyncCrew(OnLoop, Crew):
         with self._room:
             while self._active and not self._loop.is_closed():
                 self._room.wait(LOOK)
+            for in_hand in list(self._active.values()):
+                if self._never_returns(in_hand):
+                    self._leave(in_hand, Decision(claimed=in_hand.claimed, verdict="release"))
+
+    @staticmethod
+    def _never_returns(in_hand: InHand) -> bool:
+        """Return whether the handler of a job that a closed loop has left behind does nothing more, and has written nothing."""
+        running = in_hand.running
+        return running is None or (running._transaction is None and not isinstance(running, JobInThread))
 
     def _beat(self, own: OwnConnection) -> None:
         self._heartbeats.beat(own)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.util import greenlet_spawn
 
-from proletarian_sa.aio.on_loop import LOOK, OnLoop
+from proletarian_sa.aio.on_loop import OnLoop
+from proletarian_sa.lifecycle import LOOK
 from proletarian_sa.aio.running import LoopFlag
 from proletarian_sa.held import HeldClaims
 from proletarian_sa.held_crew import HeldCrew

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from proletarian_sa import events
 from proletarian_sa.aio.handling import Handling, inside
-from proletarian_sa.lifecycle import Habits, Lifecycle
+from proletarian_sa.lifecycle import LOOK, Habits, Lifecycle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from proletarian_sa.runtime import Runtime
 
 BLOCKED: Final = 1.5  # seconds; looked at every two
-LOOK: Final = 0.5  # seconds between looks whether the loop is closed
 FOR_THE_CANCELLED: Final = 0.1
 LONGEST_GOODBYE: Final = 1.0
 """What part of the time to stop is left for handlers that are cancelled, and how many seconds at the most."""

@@ -297,7 +297,7 @@ class AsyncQueueWorker(WorkerBase):
         crew = self._crew
         if crew is not None and crew.is_alive():
             crew.ask_to_stop()
-            crew.stopped.wait(self._stop_timeout)
+            crew.wait(self._stop_timeout)
 
     async def __aenter__(self) -> Self:
         await self.start()

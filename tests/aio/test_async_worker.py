@@ -272,6 +272,36 @@ def test_a_loop_that_ends_without_a_stop(queue_engine, scene):
     assert [(0, None)] * 3 == [(row.attempts, row.claimed_by) for row in queued(queue_engine)]
 
 
+def test_a_job_that_is_begun_while_its_loop_ends(queue_engine, scene):
+    """A program that forgets to stop its worker: what is begun too late to be cancelled is put back, too."""
+    fill(queue_engine, 3)
+    begun = []
+
+    async def handle(job):
+        begun.append(job)
+        await asyncio.Event().wait()
+
+    async def last_words():
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await until(lambda: len(begun) == 3)
+
+    async def forgetful():
+        engine = scene.create_engine()
+        worker = AsyncQueueWorker(engine, handle, handler_mode="advanced", concurrency=2)
+        await worker.start()
+        await until(lambda: len(begun) == 2)
+        return worker, asyncio.create_task(last_words())
+
+    worker, _ = asyncio.run(forgetful())
+    worker._stop_at_exit()
+
+    assert not worker.is_running
+    assert [] == archived(queue_engine)
+    assert [(0, None)] * 3 == [(row.attempts, row.claimed_by) for row in queued(queue_engine)]
+
+
 def test_a_database_that_cannot_hold_claims(tmp_path):
     """SQLite cannot hold claims: `start` says so."""
 

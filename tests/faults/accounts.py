@@ -106,10 +106,17 @@ class Crowd:
     def leave(self) -> None:
         """Make room, and give them back, which takes a server a moment."""
         if not self._account.is_postgresql:
-            self._server.ask(f"SET GLOBAL max_connections = {self._before}")
+            wait_until(self._make_room)
         for connection in self._taken:
             connection.close()
         self._taken.clear()
+
+    def _make_room(self) -> bool:
+        """Return whether the administrator has come in: one place is kept for him, which those who try in vain take for moments."""
+        with suppress(sa.exc.OperationalError):
+            self._server.ask(f"SET GLOBAL max_connections = {self._before}")
+            return True
+        return False
 
 
 class Limit:

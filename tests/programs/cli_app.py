@@ -1,7 +1,11 @@
 """An application of which the command line starts the worker: its handlers tell the test what they do, and wait for it."""
 
 import os
+import signal
 import sys
+import threading
+import time
+import traceback
 
 import sqlalchemy as sa
 
@@ -36,6 +40,23 @@ def wait_until_asked_to_stop(_payload, job):
     tell("begun")
     tell(f"asked to stop: {job.wait(60)}")
     raise JobInterrupted
+
+
+@jobs.handler("aside")
+def signal_aside(_payload, job):
+    """Send two signals that the system gives to this thread, the second when the worker is stopping; do not return."""
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+    job.wait(60)
+    wait_until_the_main_thread_waits()
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+    threading.Event().wait()
+
+
+def wait_until_the_main_thread_waits():
+    """Return when it does so for the end of the worker."""
+    main = threading.main_thread().ident
+    while not any(frame.f_code.co_name == "stop" for frame, _ in traceback.walk_stack(sys._current_frames()[main])):
+        time.sleep(0.01)
 
 
 def make_worker():
