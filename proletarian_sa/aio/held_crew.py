@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 from sqlalchemy.util import greenlet_spawn
 
 from proletarian_sa.aio.on_loop import OnLoop
-from proletarian_sa.lifecycle import LOOK
 from proletarian_sa.aio.running import LoopFlag
 from proletarian_sa.held import HeldClaims
 from proletarian_sa.held_crew import HeldCrew
-from proletarian_sa.lifecycle import LONGEST_STAGGER
+from proletarian_sa.lifecycle import LONGEST_STAGGER, LOOK
 from proletarian_sa.own_loops import GOODBYE
 
 if TYPE_CHECKING:
