@@ -15,9 +15,19 @@ def json_reader(read_object: Callable[[dict[str, Any]], Any] | None = None) -> C
     Args:
         read_object: What becomes of a JSON object; None leaves it a dict.
     """
-    from_json = JSONDecoder(object_hook=read_object, parse_float=_read_float, parse_constant=_refuse_constant).decode
+    decoder = JSONDecoder(object_hook=read_object, parse_float=_read_float, parse_constant=_refuse_constant)
+    from_json, scan = decoder.decode, vars(decoder)["scan_once"]
 
     def read(text: str) -> Any:
+        try:
+            value, end = scan(text, 0)  # most of what `decode` does besides is to look for white space
+            if end == len(text):
+                return value
+        except Exception:  # noqa: BLE001, S110 - it is read again, and told
+            pass
+        return read_any(text)
+
+    def read_any(text: str) -> Any:
         try:
             return from_json(text)
         except PayloadError:

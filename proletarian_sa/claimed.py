@@ -26,7 +26,7 @@ class HeldRow:
     backend: int
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, eq=False)
 class ClaimedJob:
     """What a claim read of a job, and the token that proves the claim. Never changed; to make frozen ones takes four times as long.
 
@@ -51,7 +51,7 @@ class ClaimedJob:
     row: HeldRow | None = None
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Finish:
     """An outcome to be archived: `status` is `success` or `failure`; `last_error` None keeps an earlier one."""
 

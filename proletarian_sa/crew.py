@@ -298,12 +298,16 @@ class Crew(Lifecycle):
                 self._pace.ran(took)
             if decision is not None:
                 self._hand_over(in_hand, decision)
-            later = self._held_back.pop(job_id, None)
-            if later is not None:
-                self._active[job_id] = later
-                self._inbox.put(later)
+            if self._held_back:
+                self._bring_forward(job_id)
             if self._wanting and len(self._active) <= self._refill_level():
                 self._room.notify()
+
+    def _bring_forward(self, job_id: Any) -> None:
+        later = self._held_back.pop(job_id, None)
+        if later is not None:
+            self._active[job_id] = later
+            self._inbox.put(later)
 
     def _hand_over(self, in_hand: InHand, decision: Decision) -> None:
         """Give a decision to the finisher."""
@@ -319,9 +323,16 @@ class Crew(Lifecycle):
         ended = False
         while waiting or not ended:
             batch = self._next_batch(recorder, waiting)
-            ended = ended or None in batch
-            waiting += [one for one in batch if one is not None]
+            if None in batch:
+                ended = True
+            fresh = [one for one in batch if one is not None]
             del batch  # its exceptions would stay alive while there is nothing to do
+            if not waiting:
+                waiting = self._record(recorder, fresh)
+                del fresh
+                continue
+            waiting += fresh
+            del fresh
             now = time.monotonic()
             # In an outage all wait for the next try; otherwise only those whose rows are locked.
             if recorder.outage and any(recording.not_before > now for _, recording in waiting):
@@ -358,12 +369,13 @@ class Crew(Lifecycle):
             left = set()
             for in_hand, _ in finished:
                 self._runtime.emit(events.OutcomeNotRecorded(**about(self._runtime, in_hand.claimed), exception=error))
-        self._heartbeats.remove(*(in_hand for in_hand, recording in finished if id(recording) not in left))
+        done = [in_hand for in_hand, recording in finished if id(recording) not in left]
+        self._heartbeats.remove(*done)
         with self._room:
-            self._unrecorded -= len(finished) - len(left)
-            for in_hand, recording in finished:
-                if id(recording) not in left:
+            self._unrecorded -= len(done)
+            if self._suspects:
+                for in_hand in done:
                     self._suspects.pop(in_hand.claimed.job_id, None)
             self._room.notify()
         self._judge(recorder.refusals)
-        return [one for one in finished if id(one[1]) in left]
+        return [one for one in finished if id(one[1]) in left] if left else []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -26,13 +27,13 @@ from proletarian_sa.undeliverable import put_back
 from proletarian_sa.wakeups.announce import announce_elsewhere
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from sqlalchemy.engine import Connection
 
     from proletarian_sa.runtime import Runtime
 
-Recorded = tuple[Decision, Status, list[events.Event]]
+Recorded = tuple[Decision, Status, Sequence[events.Event]]
 """What was decided in the end, what that is called, and what is to be told of it."""
 LONGEST_KEPT: Final = dt.timedelta(hours=1)
 MOST_DOUBLINGS: Final = 20
@@ -49,13 +50,14 @@ class Recording:
         called: What `failed_job` did, if it is to be called.
     """
 
+    status: Status | None = None
+    failures = 0
+    repeated = False
+    not_before = 0.0
+    called: Called | None = None
+
     def __init__(self, decision: Decision) -> None:
         self.decision = decision
-        self.status: Status | None = None
-        self.failures = 0
-        self.repeated = False
-        self.not_before = 0.0
-        self.called: Called | None = None
 
     @property
     def outcome(self) -> Outcome | None:
@@ -105,13 +107,14 @@ class Recorder:
 
         **Transaction:** its own, committed; waits about a second for a row that somebody has locked.
         """
-        recordings = self._not_yet(recordings)
+        if any(recording.decision.recorded for recording in recordings):
+            recordings = self._not_yet(recordings)
         if not recordings:
             return []
         most = self._runtime.statements.most_archived
         if len(recordings) > most:
-            first = self.record(recordings[:most])
-            return first + (recordings[most:] if self.outage else self.record(recordings[most:]))
+            first, rest = self.record(recordings[:most]), list(recordings[most:])
+            return first + (rest if self.outage else self.record(rest))
         try:
             with self._runtime.vigil.asking(RECORDING), self._own.transaction() as connection:
                 if not connection.in_transaction():
@@ -222,6 +225,14 @@ def write(runtime: Runtime, connection: Connection, recordings: Sequence[Recordi
     **Transaction:** writes, and does not commit: first each `called.commit()`, then the connection.
     """
     decisions = [recording.decision for recording in recordings]
+    if runtime.is_quiet() and all(map(Decision.is_plain_success, decisions)):  # which most are
+        results = runtime.statements.archive(connection, [Finish(one.claimed, "success") for one in decisions])
+        if results.count(Archived.DONE) == len(results):
+            return [(one, "succeeded", ()) for one in decisions]
+        return [
+            _record_one(runtime, connection, one, result, repeated=recording.repeated)
+            for one, result, recording in zip(decisions, results, recordings, strict=True)
+        ]
     known = [_look_first(runtime, connection, decision) if decision.uncertain else decision for decision in decisions]
     known = [_deliver(runtime, connection, one) if one.verdict == "undeliverable" else one for one in known]
     to_archive = [one for one in known if one.verdict in ("success", "failure") and not one.recorded]
@@ -230,30 +241,27 @@ def write(runtime: Runtime, connection: Connection, recordings: Sequence[Recordi
         finishes = [_finish(decision) for decision in to_archive]
         results = runtime.statements.archive(connection, finishes)
         archived = {id(decision): result for decision, result in zip(to_archive, results, strict=True)}
-    recorded: list[Recorded] = []
-    for one, recording in zip(known, recordings, strict=True):
-        result = archived.get(id(one))
-        if one.verdict == "success" and result is Archived.DONE:  # which most are
-            recorded.append(_archived(runtime, one, result))
-        else:
-            recorded.append(_record_one(runtime, connection, one, result, repeated=recording.repeated))
+    recorded: list[Recorded] = [
+        _record_one(runtime, connection, one, archived.get(id(one)), repeated=recording.repeated)
+        for one, recording in zip(known, recordings, strict=True)
+    ]
     if runtime.failed_job is not None:
-        for one, recording, (_, status, told) in zip(known, recordings, recorded, strict=True):
+        for number, (recording, (one, status, told)) in enumerate(zip(recordings, recorded, strict=True)):
             if status == "failed":
                 called = recording.called = recording.called or Called()
                 now = archived.get(id(one), Archived.LOST) is not Archived.LOST  # else it was, by an earlier try
                 if now or called.has_failed:
-                    told.extend(called.call(runtime, connection, one, commit))
+                    recorded[number] = one, status, [*told, *called.call(runtime, connection, one, commit)]
     for one in known:
         if one.verdict in ("retry", "release", "undeliverable"):
             announce_elsewhere(connection, runtime.statements, one.claimed.queue, one.retry_in)
-    return [(one, status, [*one.said, *told]) if one.said else what for what in recorded for one, status, told in [what]]
+    return [(one, status, [*one.said, *told]) for one, status, told in recorded]
 
 
 def _finish(decision: Decision) -> Finish:
     if decision.exception is None:
-        return Finish(job=decision.claimed, status=decision.verdict)
-    return Finish(job=decision.claimed, status=decision.verdict, last_error=error_text(decision.exception))
+        return Finish(decision.claimed, decision.verdict)
+    return Finish(decision.claimed, decision.verdict, last_error=error_text(decision.exception))
 
 
 def _record_one(

@@ -238,7 +238,7 @@ def result_of(result: object, name: str = "The handler") -> object:
     Raises:
         TypeError: It is a coroutine, another awaitable, or a generator.
     """
-    if isinstance(result, Awaitable | Generator):
+    if result is not None and isinstance(result, Awaitable | Generator):
         close = getattr(result, "close", None)
         if close is not None:
             close()

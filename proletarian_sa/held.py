@@ -170,7 +170,7 @@ class HeldClaims:
         """Do what `Recorder.record` does in the claim's transaction: with few words for a job that went well, as most do."""
         decision = recording.decision
         if decision.verdict == "success" and not decision.recorded:
-            finish = Finish(job=decision.claimed, status="success")
+            finish = Finish(decision.claimed, "success")
             try:
                 with self._runtime.vigil.asking(RECORDING):
                     archived = self._statements.archive(self._own.begin(), finish)

@@ -18,10 +18,13 @@ class Pace:
     def __init__(self, threads: int) -> None:
         self._threads = threads
         self._mean: float | None = None
-        self.ahead = 0
 
     def ran(self, seconds: float) -> None:
         """Take note of a job's duration."""
         mean = seconds if self._mean is None else self._mean + self.MEMORY * (seconds - self._mean)
         self._mean = max(mean, seconds) if seconds > self.AHEAD else mean
-        self.ahead = min(int(self._threads * self.AHEAD / max(self._mean, 1e-6)), self.MOST)
+
+    @property
+    def ahead(self) -> int:
+        """How many jobs to take ahead now."""
+        return 0 if self._mean is None else min(int(self._threads * self.AHEAD / max(self._mean, 1e-6)), self.MOST)

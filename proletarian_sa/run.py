@@ -53,7 +53,7 @@ AFTER_NEEDLESS_INTERRUPTION: Final = dt.timedelta(seconds=1)
 Verdict = Literal["success", "failure", "retry", "release", "undeliverable", "lost"]
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Decision:
     """What is to become of a run. Never changed, like the job that it is about.
 
@@ -74,6 +74,10 @@ class Decision:
     uncertain: bool = False
     payload: Any = None
     said: tuple[events.Event, ...] = ()
+
+    def is_plain_success(self) -> bool:
+        """Return whether there is nothing else to it."""
+        return self.verdict == "success" and not (self.recorded or self.uncertain or self.said)
 
 
 def start(
@@ -167,7 +171,7 @@ def conclude(runtime: Runtime, claimed: ClaimedJob, running: RunningJob, found: 
         transaction, failure = None, failure or running._not_opened
     if transaction is None:
         if failure is None:
-            return Decision(claimed=claimed, verdict="success")
+            return Decision(claimed, "success")
         return _decide(runtime, claimed, running, found, failure)
     if failure is None:
         return _complete(runtime, claimed, running, found, transaction)
@@ -227,7 +231,7 @@ def _complete(
 
     def archive() -> None:
         try:
-            archived.extend(runtime.statements.archive(transaction.connection, [Finish(job=claimed, status="success")]))
+            archived.extend(runtime.statements.archive(transaction.connection, [Finish(claimed, "success")]))
         except exc.IntegrityError:
             raise  # refused, and so it would be the next time: the handler's failure
         except exc.SQLAlchemyError as error:

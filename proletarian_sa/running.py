@@ -22,11 +22,8 @@ if TYPE_CHECKING:
 class StopFlag:
     """An event that costs nothing until somebody waits for it: most handlers never do."""
 
-    __slots__ = ("_event", "_is_set")
-
-    def __init__(self) -> None:
-        self._is_set = False
-        self._event: threading.Event | None = None
+    _is_set = False
+    _event: threading.Event | None = None
 
     def is_set(self) -> bool:
         """Return whether it has been set."""

@@ -23,10 +23,7 @@ if TYPE_CHECKING:
 class LoopFlag(StopFlag):
     """An event that is set in any thread, and awaited on one loop."""
 
-    __slots__ = ("_loop", "_waiting")
-
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__()
         self._loop = loop
         self._waiting: set[asyncio.Future[bool]] = set()
 

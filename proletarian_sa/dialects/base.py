@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import enum
+import operator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import sqlalchemy as sa
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from proletarian_sa.wakeups.contract import Notifications
 
 Time = sa.ColumnElement[dt.datetime]
+_due = operator.attrgetter("process_at")
 NO_DELAY = dt.timedelta()
 
 
@@ -91,16 +93,15 @@ class Statements(Judgement, BulkInserts):
                 else_=columns.crashes,
             ),
         }
+        # What a claim reads of a job; each column is a part of what a job costs.
         self.read = (
             columns.job_id,
-            columns.queue,
             columns.job_type,
             columns.payload,
             columns.attempts,
             columns.crashes,
             columns.enqueued_at,
             columns.process_at,
-            columns.claimed_by,
         )
         self._freed = {"claimed_by": None, "lease_until": None}
         self._retry = (
@@ -197,23 +198,13 @@ class Statements(Judgement, BulkInserts):
         **Transaction:** none is left open.
         """
 
-    def _claimed(self, rows: Iterable[Any], token: str) -> list[ClaimedJob]:
-        """Return rows of `_read`, as they are after the claim, oldest first: RETURNING has no order."""
+    def _claimed(self, rows: Iterable[Any], queue: str, token: str) -> list[ClaimedJob]:
+        """Return rows that begin with `read`, as they are after the claim, oldest first: RETURNING has no order."""
         jobs = [
-            ClaimedJob(
-                job_id=row[0],
-                queue=row[1],
-                job_type=row[2],
-                payload_text=row[3],
-                attempts=row[4],
-                crashes=row[5] or 0,
-                enqueued_at=row[6],
-                process_at=row[7],
-                token=token,
-            )
-            for row in rows
+            ClaimedJob(job_id, queue, job_type, payload, attempts, crashes or 0, enqueued_at, process_at, token)
+            for job_id, job_type, payload, attempts, crashes, enqueued_at, process_at, *_ in rows
         ]
-        jobs.sort(key=lambda job: job.process_at)
+        jobs.sort(key=_due)
         return jobs
 
     # Ownership

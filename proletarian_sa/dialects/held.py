@@ -39,7 +39,7 @@ class HeldStatements:
             self._same(columns.claimed_by, sa.bindparam("token_before", type_=columns.claimed_by.type)),
         )
         self._claim = self._hint(
-            sa.select(*statements.read, self._backend())
+            sa.select(*statements.read, columns.claimed_by, self._backend())
             .where(statements.due_since)
             .order_by(columns.process_at)
             .limit(sa.bindparam("limit", type_=sa.Integer))
@@ -99,7 +99,7 @@ class HeldStatements:
         **Transaction:** locks their rows until its end; writes nothing.
         """
         wanted = {**self._statements.times(), "of_queue": queue, "since": since, "limit": limit}
-        return [_claimed_job(row, token) for row in self._lock(connection, wanted)]
+        return [_claimed_job(row, queue, token) for row in self._lock(connection, wanted)]
 
     def _lock(self, connection: Connection, wanted: Mapping[str, Any]) -> Sequence[Any]:
         """Return the rows of the oldest due jobs that nobody holds, locked."""
@@ -162,18 +162,19 @@ def held_row(job: ClaimedJob) -> HeldRow:
     return job.row
 
 
-def _claimed_job(row: Any, token: str) -> ClaimedJob:
-    attempts, crashes, lapsed = row[4], row[5] or 0, row[8] is not None
+def _claimed_job(row: Any, queue: str, token: str) -> ClaimedJob:
+    job_id, job_type, payload, attempts, crashes, enqueued_at, process_at, claimed_by, backend = row
+    crashes, lapsed = crashes or 0, claimed_by is not None
     return ClaimedJob(
-        job_id=row[0],
-        queue=row[1],
-        job_type=row[2],
-        payload_text=row[3],
+        job_id=job_id,
+        queue=queue,
+        job_type=job_type,
+        payload_text=payload,
         # A lapsed lease is a run lost with its worker: it is repeated under the same number, and counted apart.
         attempts=attempts if lapsed else one_more(attempts),
         crashes=one_more(crashes) if lapsed else crashes,
-        enqueued_at=row[6],
-        process_at=row[7],
+        enqueued_at=enqueued_at,
+        process_at=process_at,
         token=token,
-        row=HeldRow(attempts=attempts, claimed_by=row[8], backend=row[9]),
+        row=HeldRow(attempts=attempts, claimed_by=claimed_by, backend=backend),
     )

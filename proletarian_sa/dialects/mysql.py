@@ -86,7 +86,7 @@ class MySQLStatements(TwoStepArchive):
         by_key = "FORCE INDEX (PRIMARY)"
         ids: sa.BindParameter[Any] = sa.bindparam("ids", expanding=True)
         self._pick = (
-            sa.select(*self.read)
+            sa.select(*self.read, columns.claimed_by)
             .with_hint(job, f"FORCE INDEX ({self._queue_index()})")
             .where(self.due_since)
             .order_by(columns.process_at)
@@ -103,7 +103,7 @@ class MySQLStatements(TwoStepArchive):
         )
         # A lapsed one comes first: it is taken alone.
         self._pick_chosen = (
-            sa.select(*self.read)
+            sa.select(*self.read, columns.claimed_by)
             .with_hint(job, by_key)
             .where(self.due, columns.job_id.in_(ids))
             .order_by(columns.claimed_by.is_(None), columns.process_at)
@@ -175,7 +175,7 @@ class MySQLStatements(TwoStepArchive):
         if connection.execute(self._take, values).rowcount != len(rows):
             taken = set(connection.execute(self._taken, {"ids": ids, "token": token}).scalars())
             rows = [row for row in rows if row.job_id in taken]
-        return [_after_claim(job, lapsed=old_token is not None) for job in self._claimed(rows, token)]
+        return [_after_claim(job, lapsed=old_token is not None) for job in self._claimed(rows, queue, token)]
 
     def _prolong(self, connection: Connection, jobs: Sequence[ClaimedJob], lease: dt.timedelta) -> set[tuple[Any, str]]:
         ids, tokens = [job.job_id for job in jobs], list({job.token for job in jobs})

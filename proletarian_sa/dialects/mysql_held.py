@@ -61,7 +61,7 @@ class MySQLHeld(HeldStatements):
         statements, job = self._statements, self._statements.job
         due = self._hint(sa.select(job.c.job_id, job.c.process_at)).where(statements.due_since).subquery("due")
         return (
-            sa.select(*statements.read, self._backend())
+            sa.select(*statements.read, statements.job.c.claimed_by, self._backend())
             .prefix_with("STRAIGHT_JOIN")
             .join_from(due, job, job.c.job_id == due.c.job_id)
             .with_hint(job, "FORCE INDEX (PRIMARY)")

@@ -129,9 +129,20 @@ class PostgreSQLStatements(Statements):
             "last_error": sa.func.coalesce(gone.c.errors, gone.c.last_error),
         }
         insert = postgresql.insert(self.archived_job).from_select(list(archived), sa.select(*archived.values()))
-        self._archive = insert.on_conflict_do_update(
-            index_elements=["job_id"], set_={name: insert.excluded[name] for name in archived if name != "job_id"}
-        ).returning(self.archived_job.c.job_id, self.archived_job.c.claimed_by, sa.literal_column("xmax <> 0"))
+        ids = self.archived_job.c.job_id
+        done = (
+            insert.on_conflict_do_update(
+                index_elements=["job_id"], set_={name: insert.excluded[name] for name in archived if name != "job_id"}
+            )
+            .returning(ids, sa.literal_column("xmax <> 0", sa.Boolean()).label("replaced"))
+            .cte("done")
+        )
+        # Only what is out of the ordinary is returned in full.
+        replaced = sa.func.array_agg(done.c.job_id, type_=postgresql.ARRAY(ids.type)).filter(done.c.replaced)
+        self._archive = sa.select(sa.func.count(), replaced).select_from(done)
+        self._archived = sa.select(ids, self.archived_job.c.claimed_by).where(
+            ids == sa.any_(sa.bindparam("ids", type_=array_of(ids.type)))
+        )
 
     def _key_is(self, given: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
         """Join by the primary key so that it can only be searched, row by row.
@@ -168,7 +179,7 @@ class PostgreSQLStatements(Statements):
         if not is_settled(connection):
             connection.execute(self._plan_in_order)
         values = {**self.times(lease=lease), "of_queue": queue, "since": since, "new_token": token, "limit": limit}
-        return self._claimed(connection.execute(self._claim, values).all(), token)
+        return self._claimed(connection.execute(self._claim, values).all(), queue, token)
 
     def _prolong(self, connection: Connection, jobs: Sequence[ClaimedJob], lease: dt.timedelta) -> set[tuple[Any, str]]:
         values = {
@@ -186,9 +197,15 @@ class PostgreSQLStatements(Statements):
             "statuses": [finish.status for finish in finishes],
             "errors": [finish.last_error for finish in finishes],
         }
-        replaced = {(row[0], row[1]): row[2] for row in self._by_key(connection).execute(self._archive, values).all()}
-        outcome = {None: Archived.LOST, False: Archived.DONE, True: Archived.REPLACED}
-        return [outcome[replaced.get((finish.job.job_id, finish.job.token))] for finish in finishes]
+        count, replaced = self._by_key(connection).execute(self._archive, values).one()
+        if count == len(finishes) and not replaced:
+            return [Archived.DONE] * count
+        found = {(row[0], row[1]) for row in connection.execute(self._archived, {"ids": values["ids"]})}
+        kinds = dict.fromkeys(replaced or (), Archived.REPLACED)
+        return [
+            kinds.get(finish.job.job_id, Archived.DONE) if (finish.job.job_id, finish.job.token) in found else Archived.LOST
+            for finish in finishes
+        ]
 
     def _by_key(self, connection: Connection) -> Connection:
         if not is_settled(connection):

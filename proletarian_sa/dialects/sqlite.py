@@ -110,7 +110,7 @@ class SQLiteStatements(TwoStepArchive):
         if due is None:
             return []
         values = {**times, "of_queue": queue, "new_token": token, "limit": limit}
-        return self._claimed(connection.execute(self._claim, values).all(), token)
+        return self._claimed(connection.execute(self._claim, values).all(), queue, token)
 
     def _prolong(self, connection: Connection, jobs: Sequence[ClaimedJob], lease: dt.timedelta) -> set[tuple[Any, str]]:
         values = {
