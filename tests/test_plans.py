@@ -152,6 +152,7 @@ def actions_on(statements: Statements, jobs: list[ClaimedJob]) -> dict[str, Call
     return {
         "heartbeat": lambda connection: statements.heartbeat(connection, jobs, lease=LEASE),
         "archive": lambda connection: statements.archive(connection, finishes),
+        "archive, one lost": lambda connection: statements.archive(connection, [*finishes, Finish(ghost(), "success")]),
         "retry": lambda connection: statements.retry(connection, one, delay=LEASE, error="broken"),
         "release": lambda connection: statements.release(connection, one),
         "postpone": lambda connection: statements.release(connection, one, delay=LEASE, note="unknown"),
