@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import queue as queues
+import sys
 import time
 from contextvars import Context
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy.util import greenlet_spawn
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from proletarian_sa.running import RunningJob
     from proletarian_sa.runtime import Runtime
 
+EAGER: Final[dict[str, Any]] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
+"""What lets a task run to its first real wait where it is made: a handler that waits for nothing never goes through the loop."""
 AFTER_CANCELLATION: Final = 0.2  # seconds until another job is begun: a loop that ends cancels all tasks that it has
 
 
@@ -84,20 +87,22 @@ class AsyncCrew(OnLoop, Crew):
         self._begin_some()
 
     def _begin_some(self) -> None:
-        """Begin jobs until there are none, or as many run as may."""
+        """Begin jobs until there are none, or as many run as may; no more than that at once: others want the loop, too."""
         if self._is_beginning:
             return
         self._is_beginning = True
         try:
-            while self._in_flight < self._threads:
-                try:
-                    in_hand = self._inbox.get_nowait()
-                except queues.Empty:
-                    break
+            for _ in range(self._threads):
+                if self._in_flight >= self._threads:
+                    return
+                in_hand = self._inbox.get_nowait()
                 if in_hand is not None:
                     self._begin(in_hand)
+        except queues.Empty:
+            return
         finally:
             self._is_beginning = False
+        self._loop.call_soon(self._begin_some)
 
     def _begin(self, in_hand: InHand) -> None:
         began = self._moved = time.monotonic()
@@ -112,8 +117,9 @@ class AsyncCrew(OnLoop, Crew):
             self._leave(in_hand, ready, took=time.monotonic() - began)
             return
         self._in_flight += 1
-        task = asyncio.Task(self._carry(in_hand, ready, began), loop=self._loop, context=Context())
-        self._tasks.add(task)
+        task = asyncio.Task(self._carry(in_hand, ready, began), loop=self._loop, context=Context(), **EAGER)
+        if not task.done():
+            self._tasks.add(task)
 
     def _ready(self, in_hand: InHand) -> Decision | tuple[RunningJob, Found]:
         """Return what is to be called, or the decision where nothing is."""

@@ -144,6 +144,8 @@ class Call:
         return None
 
     def _judge(self, failure: BaseException | None) -> BaseException | None:
+        if failure is None and not (self._is_stopped or self._is_over_time):
+            return None
         task = self._task
         assert task is not None
         for _ in range(self._ours):

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 class LoopFlag(StopFlag):
     """An event that is set in any thread, and awaited on one loop."""
 
+    _waiting: frozenset[asyncio.Future[bool]] = frozenset()
+
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._waiting: set[asyncio.Future[bool]] = set()
 
     def set(self) -> None:
         """Wake all who wait, now and later."""
@@ -37,12 +38,12 @@ class LoopFlag(StopFlag):
     async def wait_here(self, timeout: float) -> bool:  # noqa: ASYNC109 - what is over is told, not raised
         """Wait until it is set; return whether it is."""
         woken: asyncio.Future[bool] = self._loop.create_future()
-        self._waiting.add(woken)
+        self._waiting |= {woken}
         timer = None if self.is_set() else self._loop.call_later(timeout, _answer, woken, False)
         try:
             return True if timer is None else await woken  # looked at after it waits, as `set` looks for it after it is set
         finally:
-            self._waiting.discard(woken)
+            self._waiting -= {woken}
             if timer is not None:
                 timer.cancel()
 
