@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
+PROFILE = ("claim µs/job", "run µs/job", "finish µs/job", "server µs/job")
+"""Numbers that stand in a table of their own."""
+
 
 @dataclass(kw_only=True)
 class Results:
@@ -64,6 +67,14 @@ def tables(results: Results) -> str:
         table(["what", "ours", "against", "ratio", "target", "met"], map(target_cells, judge(results.outcomes))),
         table(["run", "repeats", "median", "lowest to highest"], map(run_cells, results.outcomes)),
     ]
+    if profiled := [outcome for outcome in results.outcomes if outcome.median("run µs/job") is not None]:
+        parts += [
+            (
+                "Where the processor time of a job goes, in µs: three kinds of threads, of which one at a time has the interpreter, "
+                "and so many jobs a second at the most; beside them the server's sessions."
+            ),
+            table(["run", "claim", "run", "finish", "together", "jobs/s at the most", "server"], map(profile_cells, profiled)),
+        ]
     if failed := [f"- {outcome.run.name}: {outcome.errors[-1].splitlines()[-1]}" for outcome in results.outcomes if outcome.errors]:
         parts.append("\n".join(["Failed:", "", *failed]))
     return "\n\n".join(parts) + "\n"
@@ -95,13 +106,20 @@ def target_cells(row: Row) -> list[str]:
 
 def run_cells(outcome: Outcome) -> list[str]:
     """Spell a row of the runs, by all of its numbers."""
-    names = list(outcome.numbers[0]) if outcome.numbers else []
+    names = [name for name in outcome.numbers[0] if name not in PROFILE] if outcome.numbers else []
     medians = ", ".join(f"{name} {number(outcome.median(name))}" for name in names)
     spread = ""
     if names:
         values = [numbers[names[0]] for numbers in outcome.numbers]
         spread = f"{number(min(values))} to {number(max(values))}"
     return [outcome.run.name, str(len(outcome.numbers)), medians or "failed", spread]
+
+
+def profile_cells(outcome: Outcome) -> list[str]:
+    """Spell a row of the profiles."""
+    claim, run, finish = parts = [outcome.median(f"{part} µs/job") or 0.0 for part in ("claim", "run", "finish")]
+    server = outcome.median("server µs/job")
+    return [outcome.run.name, *map(number, (claim, run, finish, sum(parts), 1e6 / sum(parts), server))]
 
 
 def number(value: float | None) -> str:

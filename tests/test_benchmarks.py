@@ -144,6 +144,17 @@ def test_the_table_has_target_beside_ratio() -> None:
     assert "huey 3" in printed
 
 
+def test_a_profile_has_a_table_of_its_own() -> None:
+    """What each part of a job costs stands together, with the rate that one interpreter allows and with the server's part."""
+    results = made_up_results()
+    parts = {"claim µs/job": 2.0, "run µs/job": 5.0, "finish µs/job": 3.0, "server µs/job": 12.0}
+    results.outcomes = [outcome("postgresql: drain, leased, 1 threads", {"jobs/s": 50_000.0, **parts})]
+    printed = [[cell.strip() for cell in line.split("|")[1:-1]] for line in tables(results).splitlines() if line.startswith("|")]
+
+    assert ["postgresql: drain, leased, 1 threads", "1", "jobs/s 50,000", "50,000 to 50,000"] in printed
+    assert ["postgresql: drain, leased, 1 threads", "2", "5", "3", "10", "100,000", "12"] in printed
+
+
 def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:
     """The JSON holds all that is printed."""
     made_up_results().write(tmp_path / "r.json")
@@ -240,7 +251,8 @@ def test_the_scenario_for_asyncio_runs_on_sqlite(tmp_path: Path, monkeypatch: py
         (outcome,) = run_all([on_sqlite], place, patience=60.0, python=lambda _: Path(sys.executable))
 
     assert [] == outcome.errors
-    assert {"jobs/s", "CPU µs/job"} == {*outcome.numbers[0]}
+    assert {"jobs/s", "CPU µs/job", "claim µs/job", "run µs/job", "finish µs/job"} == {*outcome.numbers[0]}
+    assert all(value > 0 for value in outcome.numbers[0].values())
 
 
 def test_a_run_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarks.measure import Numbers, Stopwatch
+from benchmarks.profile import profile
 from benchmarks.scenarios.queue import counting_worker, new_queue, open_engine, wait_until_empty
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def drain(url: str, *, jobs: int, threads: int = 1, processes: int = 1, claim: s
     watch = Stopwatch(jobs)
     with counting_worker(engine, watch, worker_threads=threads, claim=claim):
         watch.done.wait()
-        return watch.numbers(wait_until_empty(engine))
+        return watch.numbers(wait_until_empty(engine)) | profile(engine, jobs)
 
 
 def drain_by_processes(url: str, jobs: int, processes: int, options: dict[str, Any]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
@@ -10,6 +11,7 @@ import uvloop
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from benchmarks.measure import Numbers, Stopwatch
+from benchmarks.profile import profile
 from benchmarks.scenarios.queue import new_queue, wait_until_empty
 from proletarian_sa import AsyncQueueWorker, JobRegistry
 
@@ -32,8 +34,9 @@ async def _drain(engine: Engine, url: sa.URL, jobs: int, driver: str, concurrenc
         watch.tick()
 
     async_engine = create_async_engine(url.set(drivername=f"{url.get_backend_name()}+{driver}"))
+    before = time.thread_time()
     async with AsyncQueueWorker(async_engine, registry, concurrency=concurrency):
         await asyncio.to_thread(watch.done.wait)
-        numbers = watch.numbers(await asyncio.to_thread(wait_until_empty, engine))
+        numbers = watch.numbers(await asyncio.to_thread(wait_until_empty, engine)) | profile(engine, jobs, before)
     await async_engine.dispose()
     return numbers
