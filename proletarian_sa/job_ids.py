@@ -184,6 +184,9 @@ def new_id(job_ids: JobIds, given: Any = None) -> Any:
         TypeError: It is of another type than the column's, or there is none.
         ValueError: The strategy refuses it.
     """
+    usual = _NEED_NO_CHECK.get(type(job_ids)) if given is None else None
+    if usual is not None:
+        return usual()
     job_id = job_ids.new() if given is None else given
     if job_id is None:
         if made_by_database(job_ids):

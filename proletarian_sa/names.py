@@ -25,7 +25,7 @@ def check_name(value: Any, what: str) -> str:
         raise ValueError(f"{what} must have 1 to {MAX_NAME} characters; {value[:40]!r} has {len(value)}.")
     if value != value.strip():
         raise ValueError(f"{what} {value!r} has white space at an end, which not every database compares. Give {value.strip()!r}.")
-    if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
+    if "\0" in value or (not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value)):
         raise ValueError(f"{what} {value!r} has a NUL or a lone surrogate, which databases cannot store.")
     return value
 
