@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Never, Self
 
 from proletarian_sa.aio.preparing import prepare, sync_engine_of
 from proletarian_sa.at_exit import call_at_exit, forget
@@ -28,6 +28,18 @@ if TYPE_CHECKING:
     from proletarian_sa.running import RunningJob
 
 MOST_AT_ONCE: Final = 10_000
+THREADED: Final = {
+    "worker_threads": "Handlers are tasks on the event loop: concurrency={value} says how many run at the same time.",
+    "batch_size": (
+        "Jobs that share a transaction run one after the other, and handlers here overlap. Leave it out: leased jobs are claimed "
+        "and recorded several at a time by themselves. Short held jobs: QueueWorker(engine, …, claim='held', batch_size={value})."
+    ),
+    "executor": (
+        "Handlers run on the event loop, plain functions in threads. For processes: QueueWorker(engine, …, executor='process')."
+    ),
+    "factory": "It is for processes of handlers: QueueWorker(engine, …, executor='process', factory={value}).",
+}
+"""Options of a `QueueWorker` that this one has not, and what to type instead."""
 
 
 class AsyncQueueWorker(WorkerBase):
@@ -76,7 +88,7 @@ class AsyncQueueWorker(WorkerBase):
         on_event: Is given every event, in whichever thread it happens, the loop's included; standard logging by default.
 
     Raises:
-        TypeError: An option has the wrong type.
+        TypeError: An option has the wrong type, or is one that a `QueueWorker` alone has; the message says what to type instead.
         ValueError: An option has a value out of bounds.
         DatabaseNotSupported: The engine's dialect is none of the supported ones.
 
@@ -107,8 +119,10 @@ class AsyncQueueWorker(WorkerBase):
         install_signal_handlers: bool = False,
         worker_id: str | None = None,
         on_event: events.Sink = log_event,
+        **others: Never,
     ) -> None:
-        self._given = {name: value for name, value in locals().items() if name != "self"}
+        self._given = {name: value for name, value in locals().items() if name not in ("self", "others")}
+        _refuse(others)
         check_count(concurrency, "concurrency", MOST_AT_ONCE)
         check_flags(install_signal_handlers=install_signal_handlers, wait_for_tables=wait_for_tables)
         check_callback(on_polling_error, "on_polling_error", "error")
@@ -305,6 +319,12 @@ class AsyncQueueWorker(WorkerBase):
 
     async def __aexit__(self, *_error: object) -> None:
         await self.stop()
+
+
+def _refuse(others: dict[str, Any]) -> None:
+    for name, value in others.items():
+        instead = THREADED.get(name, "").format(value=repr(value))
+        raise TypeError(f"An AsyncQueueWorker has no option {name}={value!r}. {instead}".rstrip())
 
 
 def _crew(runtime: Runtime, habits: Habits) -> OnLoop:

@@ -209,22 +209,6 @@ def test_plain_functions_run_in_threads(queue_engine, scene):
     assert [(False, "none", False)] * 3 == found
 
 
-@pytest.mark.parametrize("count", [0, 10_001, True, 1.5])
-def test_how_many_at_once(count):
-    """`concurrency` is an int of 1 to 10 000."""
-    engine = create_async_engine("sqlite+aiosqlite:///never.db")
-    with pytest.raises((TypeError, ValueError), match="concurrency must be"):
-        AsyncQueueWorker(engine, print, concurrency=count)
-
-
-def test_it_needs_an_async_engine():
-    """A plain engine is refused, with what to give."""
-    with pytest.raises(
-        TypeError, match=r"needs an AsyncEngine, not Engine\. Give create_async_engine\(url\), or use a QueueWorker"
-    ):
-        AsyncQueueWorker(sa.create_engine("sqlite:///never.db"), print)
-
-
 def test_another_loop_is_refused(queue_engine, scene):
     """A worker is stopped in the loop in which it was started; elsewhere the message says how."""
 

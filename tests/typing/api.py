@@ -183,6 +183,7 @@ async def choose_async(job: RunningJob, _error: BaseException) -> RetryStrategy 
 async def running(async_engine: AsyncEngine, sessions: async_sessionmaker[AsyncSession]) -> None:
     """Run a worker on the loop."""
     worker = AsyncQueueWorker(async_engine, jobs, concurrency=50, retry=choose_async, session_factory=sessions)
+    AsyncQueueWorker(async_engine, jobs, batch_size=50)  # type: ignore[arg-type]
     async with worker:
         assert_type(await worker.join(0.1), bool)
         assert_type(worker.health.running, int)
