@@ -47,8 +47,10 @@ CLOSED = frozenset({"25006", "53100"})  # it is read-only, or its disk is full
 WAITED = frozenset({"55P03", "57014"})  # for a lock; or a statement's own time-out is the shorter one
 IMPATIENT = {"lock_timeout": "1s"}
 PREPARED = frozenset({"26000", "42P05"})  # a prepared statement is unknown, or another session's
-UNANSWERED = frozenset({"OperationalError", "ConnectionTimeout", "InterfaceError", "InvalidCachedStatementError"})
-"""Errors without a state; the last is asyncpg's after DDL, and SQLAlchemy forgets the plans that it is about."""
+UNANSWERED = frozenset({"OperationalError", "ConnectionTimeout", "InterfaceError"})
+"""Errors without a state."""
+OUTDATED = "InvalidCachedStatementError"
+"""asyncpg's after DDL; SQLAlchemy forgets the plans that it is about. It has a state in SQLAlchemy 2.0, and none in 2.1."""
 UNPREPARED = 'use none: create_engine(…, connect_args={"prepare_threshold": None})'
 UNPREPARED_ASYNCPG = (
     'keep none: create_async_engine(…, connect_args={"statement_cache_size": 0, "prepared_statement_cache_size": 0, '
@@ -238,6 +240,8 @@ class PostgreSQLStatements(Statements):
 
     def _transient_code(self, error: BaseException) -> bool:
         state = sqlstate(error)
+        if _is_outdated(error):
+            return True
         if state is None:  # no answer from a server: refused, reset, no such host, time-out
             return type(error).__name__ in UNANSWERED
         return state in TRANSIENT or state.startswith(TRANSIENT_CLASSES) or _is_standby(error)
@@ -277,12 +281,18 @@ class PostgreSQLStatements(Statements):
 
 def _is_standby(error: BaseException | None) -> bool:
     """Return whether a standby has refused to begin a transaction that may write, with the general code "not supported"."""
-    if sqlstate(error) != "0A000":
-        return False
-    # By the place in its source, where the driver tells it: the message is translated.
+    return sqlstate(error) == "0A000" and (_place(error) == "call_bool_check_hook" or "during recovery" in str(error))
+
+
+def _is_outdated(error: BaseException | None) -> bool:
+    """Return whether DDL has made a prepared statement invalid; it is prepared anew after the rollback."""
+    return type(error).__name__ == OUTDATED or (sqlstate(error) == "0A000" and _place(error) == "RevalidateCachedQuery")
+
+
+def _place(error: BaseException | None) -> str | None:
+    """Return where in the server's source an error was raised, if the driver tells it: messages are translated."""
     place = getattr(getattr(error, "diag", None), "source_function", None)  # psycopg; then asyncpg, beneath SQLAlchemy's own
-    place = place or getattr(getattr(error, "__cause__", None), "server_source_function", None)
-    return place == "call_bool_check_hook" or "during recovery" in str(error)
+    return place or getattr(getattr(error, "__cause__", None), "server_source_function", None)
 
 
 def sqlstate(error: BaseException | None) -> str | None:
