@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 import re
 import shlex
+import threading
 from pathlib import Path
 
 import alembic.command
@@ -18,9 +20,18 @@ import proletarian_sa
 from proletarian_sa import QueueWorker, events
 from proletarian_sa.cli import main
 from proletarian_sa.log import QUIET
+from tests.asgi import post, served
+from tests.observing import PATIENCE
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def parsed(path: Path) -> Document:
+    """Return a document whose snippets run as those that somebody types."""
+    document = Sybil(parsers=[PythonCodeBlockParser()], path=str(ROOT)).parse(path)
+    document.namespace["__name__"] = "__main__"
+    return document
 
 
 def run(document: Document, examples: int | None = None) -> None:
@@ -38,8 +49,7 @@ def run(document: Document, examples: int | None = None) -> None:
 def test_every_snippet_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader who types the snippets in order, in an empty folder, gets no error."""
     monkeypatch.chdir(tmp_path)
-    document = Sybil(parsers=[PythonCodeBlockParser()], path=str(ROOT)).parse(path)
-    run(document)
+    run(parsed(path))
 
 
 def test_the_first_job_takes_twenty_lines() -> None:
@@ -56,10 +66,38 @@ def test_the_first_job_prints_its_welcome(
 ) -> None:
     """The README's first snippet runs the job that it enqueues."""
     monkeypatch.chdir(tmp_path)
-    document = Sybil(parsers=[PythonCodeBlockParser()], path=str(ROOT)).parse(ROOT / "README.md")
-    run(document, 1)
+    run(parsed(ROOT / "README.md"), 1)
 
     assert "welcome, ada@example.com\n" == capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["starlette_app", "litestar_app"])
+def test_a_web_application_runs_its_jobs(name: str) -> None:
+    """The applications of docs/async.md enqueue in a request, and run the job while they are served; no thread is left."""
+    document = parsed(ROOT / "docs" / "async.md")
+    *examples, clean_up = document.examples()
+    for example in examples:
+        example.evaluate()
+    app, engine = document.namespace[name], document.namespace["engine"]
+    before = {thread.name for thread in threading.enumerate()}
+
+    async def welcomed() -> list[str]:
+        async with engine.connect() as connection:
+            return list(await connection.scalars(sa.text("SELECT name FROM welcomed ORDER BY name")))
+
+    async def serve() -> int:
+        async with served(app):
+            status = await post(app, "/people", "name=Grace")
+            async with asyncio.timeout(PATIENCE):
+                while await welcomed() != ["Ada", "Grace"]:  # noqa: ASYNC110 - the database is asked
+                    await asyncio.sleep(0.01)
+        return status
+
+    try:
+        assert 201 == asyncio.run(serve())
+        assert [] == [name for name in {thread.name for thread in threading.enumerate()} - before if "proletarian" in name]
+    finally:
+        clean_up.evaluate()
 
 
 COMMANDS = re.compile(r"^ {4}((?:proletarian-sa|alembic) [^|#\n]+)|`((?:proletarian-sa|alembic) [^`|…]+)`", re.MULTILINE)
