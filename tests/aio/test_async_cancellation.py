@@ -36,14 +36,18 @@ def put_back(engine):
     return [] == archived(engine) and [(0, None)] == [(row.attempts, row.claimed_by) for row in queued(engine)]
 
 
-def test_idle(scene):
+@pytest.mark.parametrize("claim", ["leased", "held"])
+def test_idle(database, scene, claim):
     """Cancelled while there is nothing to do, `run` stops the worker and ends as a cancelled task does."""
 
     async def handle(_job):
         return None
 
+    if claim == "held":
+        database.require("row_locks")
+
     async def test():
-        worker, seen = scene.work(handle)
+        worker, seen = scene.work(handle, claim=claim)
         running = asyncio.create_task(worker.run())
         await until(lambda: seen.of(events.WorkerStarted))
         assert await cancelled(running) < AT_ONCE
@@ -137,6 +141,7 @@ def test_a_handler_that_goes_on_keeps_its_job(queue_engine, scene):
         await until(lambda: begun)
         assert [job_id] == [job.job_id for job in await worker.stop()]
         assert worker.is_running
+        assert [1] == [told.running for told in seen.of(events.WorkerStopped)]
         with pytest.raises(RuntimeError, match="still stopping: 1 of its handlers have not returned"):
             await worker.start()
 
@@ -217,11 +222,11 @@ def test_stop_in_a_block(queue_engine, scene):
     assert put_back(queue_engine)
 
 
-def frozen(database, driver, test):
+def frozen(database, driver, test, claim="leased"):
     """Run a test whose database can be frozen: it is given the scene and the proxy."""
     database.require("server")
     with proxy(database.url) as way:
-        scene = Scene(way.url.set(drivername=f"{way.url.get_backend_name()}+{driver}"), "leased")
+        scene = Scene(way.url.set(drivername=f"{way.url.get_backend_name()}+{driver}"), claim)
         began = time.monotonic()
         scene.run(lambda: test(scene, way))
         assert time.monotonic() - began < 30
@@ -251,8 +256,9 @@ def test_starting_with_a_frozen_database(queue_engine, database, driver):
     frozen(database, driver, test)
 
 
+@pytest.mark.parametrize("claim", ["leased", "held"])
 @pytest.mark.parametrize("when", ["idle", "in a handler", "in job.session", "in the commit"])
-def test_with_a_frozen_database(app_engine, database, driver, when):
+def test_with_a_frozen_database(app_engine, database, driver, when, claim):
     """Cancelled while the database does not answer, `run` returns in time; the loop goes on, and its end is not held up either."""
     if when != "idle":
         add(app_engine)
@@ -289,7 +295,7 @@ def test_with_a_frozen_database(app_engine, database, driver, when):
         assert max(b - a for a, b in itertools.pairwise(ticks)) < AT_ONCE
         scene.leave_workers()
 
-    frozen(database, driver, test)
+    frozen(database, driver, test, claim)
     assert [] == [row for row in archived(app_engine) if row.status == "success" and when != "in the commit"]
 
 

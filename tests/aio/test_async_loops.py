@@ -5,26 +5,26 @@ import threading
 
 import pytest
 
-from proletarian_sa import enqueue_many, events, health
+from proletarian_sa import enqueue_many, events, health, process_next_job
 from tests.aio.scene import Scene, until
+from tests.faults.durations import REAL
 from tests.observing import PATIENCE, add
 from tests.queue_contents import User, archived, queued
 
 
-@pytest.mark.parametrize("seconds", [1.0])
+@pytest.mark.parametrize("seconds", [20.0 if REAL else 1.0])
 def test_a_handler_that_blocks_the_loop_keeps_its_lease(queue_engine, scene, monkeypatch, seconds):
     """Heartbeats have a thread of their own: while a handler blocks the loop, leases are kept, and an event tells of it."""
-    monkeypatch.setattr(health, "SILENT", 0.1)
+    if not REAL:
+        monkeypatch.setattr(health, "SILENT", 0.1)
     add(queue_engine, payload="blocks")
-    blocked, kept = threading.Event(), []
-    scene_seen = []
+    kept, scene_seen = [], []
 
     async def handle(_job):
-        blocked.set()
         (before,) = queued(queue_engine)
         scene_seen[0].wait_for(events.LoopBlocked)
         until_lease = threading.Event()
-        for _ in range(int(PATIENCE / 0.02)):
+        for _ in range(int((seconds + PATIENCE) / 0.02)):
             (now,) = queued(queue_engine)
             if (now.lease_until - before.lease_until).total_seconds() > seconds:
                 kept.append(now.claimed_by == before.claimed_by)
@@ -35,14 +35,42 @@ def test_a_handler_that_blocks_the_loop_keeps_its_lease(queue_engine, scene, mon
         worker, seen = scene.work(handle, lease=seconds / 2)
         scene_seen.append(seen)
         async with worker:
-            await until(lambda: seen.of(events.JobSucceeded))
+            await until(lambda: seen.of(events.JobSucceeded), seconds + 2 * PATIENCE)
         return seen
 
     seen = scene.run(test)
     assert [True] == kept
     assert [] == seen.of(events.JobLeaseLost)
     assert 1 <= seen.of(events.LoopBlocked)[0].seconds
-    assert ["success"] == [row.status for row in archived(queue_engine)]
+    assert [("success", 1)] == [(row.status, row.attempts) for row in archived(queue_engine)]
+
+
+def test_a_held_job_that_blocks_the_loop_keeps_its_claim(database, app_engine, scene, monkeypatch):
+    """While a handler blocks the loop, another worker cannot have its held job; what it wrote is committed, and an event tells."""
+    database.require("row_locks")
+    monkeypatch.setattr(health, "SILENT", 0.1)
+    add(app_engine)
+    outcomes, scene_seen = [], []
+
+    async def handle(job):
+        job.session.add(User(name="Ada"))
+        await job.session.flush()
+        scene_seen[0].wait_for(events.LoopBlocked)
+        outcomes.append(process_next_job(app_engine, print))
+
+    async def test():
+        worker, seen = scene.work(handle, claim="held", lease=0.5, concurrency=2)
+        scene_seen.append(seen)
+        async with worker:
+            await until(lambda: seen.of(events.JobSucceeded), 2 * PATIENCE)
+        return seen
+
+    seen = scene.run(test)
+    assert [None] == outcomes
+    assert [] == [*seen.of(events.JobLeaseLost), *seen.of(events.JobConnectionLost)]
+    assert [("success", 1)] == [(row.status, row.attempts) for row in archived(app_engine)]
+    with app_engine.connect() as connection:
+        assert ["Ada"] == [row.name for row in connection.execute(User.__table__.select())]
 
 
 def test_a_loop_that_goes_on_is_not_told_of(queue_engine, scene, monkeypatch):

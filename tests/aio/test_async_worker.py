@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import threading
+import time
 
 import pytest
 import sqlalchemy as sa
@@ -19,10 +20,12 @@ from proletarian_sa import (
     events,
 )
 from tests.aio.scene import until
-from tests.observing import Recorder, add
+from tests.observing import PATIENCE, Recorder, add
 from tests.queue_contents import archived, queued
 
 JOBS, AT_ONCE, MOST_CONNECTIONS = 200, 100, 5
+MOST_ROUNDS = 4
+"""Two are enough, if all jobs that can be are begun before the first has ended."""
 
 
 def fill(engine, count, job_type="work"):
@@ -31,16 +34,19 @@ def fill(engine, count, job_type="work"):
         return enqueue_many(connection, [{"job_type": job_type, "payload": number} for number in range(count)])
 
 
-def test_handlers_overlap_on_few_connections(queue_engine, scene):
-    """200 jobs that wait are run a hundred at a time, in one thread, on at most five connections of the server's."""
+def test_handlers_overlap_on_few_connections(queue_engine, database, scene):
+    """200 jobs that wait for 50 ms are run a hundred at a time: about a tenth of a second, in one thread, on five connections."""
     ids = fill(queue_engine, JOBS)
-    running, most, ran, threads, opened, closed = set(), [0], [], set(), [], []
+    queue_engine.dispose()
+    running, most, ran, threads, rounds, opened, closed = set(), [0], [], set(), [0], [], []
 
     async def handle(job):
         running.add(job.job_id)
         most[0] = max(most[0], len(running))
         threads.add(threading.get_ident())
+        before = rounds[0]  # how many jobs have waited one after the other until this one was begun
         await asyncio.sleep(0.05)
+        rounds[0] = max(rounds[0], before + 1)
         running.discard(job.job_id)
         ran.append(job.job_id)
 
@@ -48,20 +54,42 @@ def test_handlers_overlap_on_few_connections(queue_engine, scene):
         sa.event.listen(scene.engine.sync_engine, "connect", lambda *_: opened.append(1))
         sa.event.listen(scene.engine.sync_engine, "close", lambda *_: closed.append(1))
         worker, seen = scene.work(handle, concurrency=AT_ONCE)
+        counting = asyncio.create_task(asyncio.to_thread(count_connections, database, lambda: len(ran) == JOBS))
         async with worker:
             await until(lambda: len(seen.of(events.JobSucceeded)) == JOBS)
             at_work = len(opened) - len(closed)
-        assert not worker.is_running
-        return at_work
+            assert "running" == worker.health.state
+        return at_work, await counting
 
-    at_work = scene.run(test)
+    at_work, at_server = scene.run(test)
 
     assert sorted(ids) == sorted(ran)
     assert most[0] == AT_ONCE
+    assert JOBS // AT_ONCE <= rounds[0] <= MOST_ROUNDS
     assert {threading.get_ident()} == threads
     assert 1 <= at_work <= MOST_CONNECTIONS
     assert len(opened) <= MOST_CONNECTIONS
+    assert at_server is None or 1 <= at_server <= MOST_CONNECTIONS
     assert ["success"] * JOBS == [row.status for row in archived(queue_engine)]
+
+
+CONNECTIONS = {
+    "postgresql": "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()",
+    "mysql": "SELECT count(*) FROM information_schema.processlist WHERE db = DATABASE() AND id <> connection_id()",
+}
+
+
+def count_connections(database, over):
+    """Return how many connections the server has to the database at the most, beside this one, until it is over."""
+    if not database.server:
+        return None
+    count = sa.text(CONNECTIONS["postgresql" if database.url.get_backend_name() == "postgresql" else "mysql"])
+    most, deadline = 0, time.monotonic() + PATIENCE
+    with database.create_engine(isolation_level="AUTOCOMMIT").connect() as connection:
+        while not over() and time.monotonic() < deadline:
+            most = max(most, connection.scalar(count))
+            time.sleep(0.01)
+    return most
 
 
 def test_context_variables_are_the_jobs_own(queue_engine, scene):
