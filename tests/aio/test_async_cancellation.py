@@ -256,10 +256,24 @@ def test_starting_with_a_frozen_database(queue_engine, database, driver):
     frozen(database, driver, test)
 
 
-@pytest.mark.parametrize("claim", ["leased", "held"])
-@pytest.mark.parametrize("when", ["idle", "in a handler", "in job.session", "in the commit"])
-def test_with_a_frozen_database(app_engine, database, driver, when, claim):
+WHEN = pytest.mark.parametrize("when", ["idle", "in a handler", "in job.session", "in the commit"])
+
+
+@WHEN
+def test_with_a_frozen_database(app_engine, database, driver, when):
     """Cancelled while the database does not answer, `run` returns in time; the loop goes on, and its end is not held up either."""
+    cancelled_while_frozen(app_engine, database, driver, when, "leased")
+
+
+@WHEN
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
+def test_held_jobs_with_a_frozen_database(app_engine, database, driver, when):
+    """The same with held claims, whose transaction belongs to the connection that does not answer."""
+    cancelled_while_frozen(app_engine, database, driver, when, "held")
+
+
+def cancelled_while_frozen(app_engine, database, driver, when, claim):
+    """Cancel a worker at some time after its database has been frozen."""
     if when != "idle":
         add(app_engine)
     begun, ticks = [], []
