@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from proletarian_sa.runtime import Runtime
 
 CLAIMER_FINISHER_HEARTBEAT: Final = 3  # connections
-FINISH_BATCH: Final = 500  # outcomes in one transaction; with as many waiting for the database no more jobs are taken
 IDLE_FINISHER: Final = 5.0  # seconds until it gives its connection back
 ALONE: Final = 1.0  # seconds during which nothing is claimed beside a job that may have killed its worker
 HOARDED: Final = 1.0  # seconds without a handler taking a job until those taken ahead are put back
@@ -47,7 +46,8 @@ class Crew(Lifecycle):
         self._held_back: dict[Any, InHand] = {}  # claimed again while an earlier run of ours has not returned
         self._unrecorded = 0  # outcomes on their way into the database
         self._suspects: dict[Any, float] = {}  # jobs with crashes, until they are recorded: when they were taken
-        self._pace = Pace(self._threads)
+        self._most_ahead = runtime.statements.most_ahead
+        self._pace = Pace(self._threads, self._most_ahead)
         self._spread = Spread()  # of the claims
         self._floors = {queue: Floor() for queue in runtime.queues}
         self._moved = time.monotonic()  # when a handler last took a job
@@ -160,7 +160,7 @@ class Crew(Lifecycle):
         with self._room:
             self._put_back_hoarded()
             while not self._stopping.is_set() and (
-                len(self._active) > self._refill_level() or self._unrecorded >= FINISH_BATCH or self._is_beside_a_suspect()
+                len(self._active) > self._refill_level() or self._unrecorded >= self._most_ahead or self._is_beside_a_suspect()
             ):
                 self._wanting = True
                 self._room.wait(HOARDED)
@@ -355,7 +355,7 @@ class Crew(Lifecycle):
             if not waiting:
                 recorder.close()
             return []
-        while len(batch) < FINISH_BATCH and not self._outbox.empty():
+        while len(batch) < self._most_ahead and not self._outbox.empty():
             batch.append(self._outbox.get_nowait())
         return batch
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 Recorded = tuple[Decision, Status, Sequence[events.Event]]
 """What was decided in the end, what that is called, and what is to be told of it."""
+FEW: Final = 200  # outcomes that may be recorded one by one where one of them is in the way
 LONGEST_KEPT: Final = dt.timedelta(hours=1)
 MOST_DOUBLINGS: Final = 20
 
@@ -100,7 +101,8 @@ class Recorder:
     def record(self, recordings: Sequence[Recording]) -> list[Recording]:
         """Try to record decisions, each of another claim, and tell what happened once that is committed.
 
-        Where an error or somebody's lock stops a batch, its jobs are recorded one by one: one of them spoils nobody else.
+        Where an error or somebody's lock stops a batch, its jobs are recorded in smaller ones, and one by one: one of them spoils
+        nobody else.
 
         Returns:
             Those to be tried again, not before their `not_before`; the others have their outcome.
@@ -172,7 +174,9 @@ class Recorder:
             or (not statements.row_locks and statements.is_transient(error))  # whoever writes keeps all waiting
         )
         if len(recordings) > 1 and not self.outage:
-            return [left for one in recordings for left in self.record([one])]
+            size = FEW if len(recordings) > FEW else 1
+            parts = [recordings[first : first + size] for first in range(0, len(recordings), size)]
+            return [left for part in parts for left in self.record(part)]
         if not self.outage and not statements.is_transient(error) and not statements.is_missing_table(error):
             # A foreign key refuses one job, not all of them: the worker goes on.
             self.refusals += not note_foreign_key(self._runtime, error)

@@ -53,6 +53,8 @@ class Statements(Judgement, BulkInserts):
         savepoint_recovers: After a deadlock a transaction can go on from a savepoint; where not, the database has dropped it whole.
         native_clock: The database has a clock with microseconds; where not, the process's own is used.
         most_archived: How many outcomes are recorded in one transaction at the most.
+        most_ahead: How many jobs a worker takes ahead of its handlers at the most, and how many outcomes may wait to be recorded:
+            what the database gives and takes in a tenth of a second, or half of one.
         held: The statements of claims that are held by a row lock; None where rows cannot be locked.
         notifications: How sessions tell each other of new jobs; None where they cannot.
     """
@@ -62,6 +64,7 @@ class Statements(Judgement, BulkInserts):
     savepoint_recovers: ClassVar[bool] = False
     native_clock: ClassVar[bool] = True
     most_archived: ClassVar[int] = 500
+    most_ahead: ClassVar[int] = 500
     held: HeldStatements | None = None
     notifications: Notifications | None = None
 

@@ -68,6 +68,7 @@ class PostgreSQLStatements(Statements):
         "postgresql_deferrable": False,
     }
     savepoint_recovers = True
+    most_archived = most_ahead = 4000
 
     def _build(self) -> None:
         job, columns = self.job, self.job.c
