@@ -310,8 +310,9 @@ class Crew(Lifecycle):
             self._inbox.put(later)
 
     def _hand_over(self, in_hand: InHand, decision: Decision) -> None:
-        """Give a decision to the finisher."""
+        """Give a decision to the finisher, and nothing that it does not need: what lives on costs the garbage collector's time."""
         in_hand.finishing = True
+        in_hand.running = None
         self._unrecorded += 1
         self._outbox.put((in_hand, Recording(decision)))
 

@@ -121,18 +121,28 @@ class Recorder:
             with self._runtime.vigil.asking(RECORDING), self._own.transaction() as connection:
                 if not connection.in_transaction():
                     self._runtime.statements.wait_briefly(connection)
-                recorded = write(self._runtime, connection, recordings, self._own.commit)
-                for called in [recording.called for recording in recordings if recording.called is not None]:
-                    called.commit()
+                recorded = self._write(connection, recordings)
         except TransactionSpoiled:
             # A borrowed connection may wait for locks for as long as the application likes.
             return list(recordings) if self._borrowed else self.record(recordings)
         except Exception as error:  # noqa: BLE001 - becomes an event
             return self.failed(recordings, error)
         self.works(recordings)
-        for recording, what in zip(recordings, recorded, strict=True):
-            self.tell(recording, what)
+        if recorded is None:
+            for recording in recordings:
+                recording.status = "succeeded"
+        else:
+            for recording, what in zip(recordings, recorded, strict=True):
+                self.tell(recording, what)
         return []
+
+    def _write(self, connection: Connection, recordings: Sequence[Recording]) -> list[Recorded] | None:
+        if self._runtime.is_quiet() and all(recording.decision.is_plain_success() for recording in recordings):
+            return succeed(self._runtime, connection, recordings)
+        recorded = write(self._runtime, connection, recordings, self._own.commit)
+        for called in [recording.called for recording in recordings if recording.called is not None]:
+            called.commit()
+        return recorded
 
     def works(self, recordings: Sequence[Recording]) -> None:
         """Take note that these are recorded."""
@@ -214,6 +224,21 @@ def give_up(runtime: Runtime, recording: Recording, error: BaseException) -> Non
     recording.status = "lost"
 
 
+def succeed(runtime: Runtime, connection: Connection, recordings: Sequence[Recording]) -> list[Recorded] | None:
+    """Write decisions that are plain successes, as most are; return as `write` does, None where nothing is to be told.
+
+    **Transaction:** as `write`.
+    """
+    decisions = [recording.decision for recording in recordings]
+    results = runtime.statements.succeed(connection, [one.claimed for one in decisions])
+    if results.count(Archived.DONE) == len(results):
+        return None
+    return [
+        _record_one(runtime, connection, one, result, repeated=recording.repeated)
+        for one, result, recording in zip(decisions, results, recordings, strict=True)
+    ]
+
+
 def write(runtime: Runtime, connection: Connection, recordings: Sequence[Recording], commit: Callable[[], None]) -> list[Recorded]:
     """Write decisions, and return what is to be told once that is committed.
 
@@ -229,14 +254,6 @@ def write(runtime: Runtime, connection: Connection, recordings: Sequence[Recordi
     **Transaction:** writes, and does not commit: first each `called.commit()`, then the connection.
     """
     decisions = [recording.decision for recording in recordings]
-    if runtime.is_quiet() and all(map(Decision.is_plain_success, decisions)):  # which most are
-        results = runtime.statements.archive(connection, [Finish(one.claimed, "success") for one in decisions])
-        if results.count(Archived.DONE) == len(results):
-            return [(one, "succeeded", ()) for one in decisions]
-        return [
-            _record_one(runtime, connection, one, result, repeated=recording.repeated)
-            for one, result, recording in zip(decisions, results, recordings, strict=True)
-        ]
     known = [_look_first(runtime, connection, decision) if decision.uncertain else decision for decision in decisions]
     known = [_deliver(runtime, connection, one) if one.verdict == "undeliverable" else one for one in known]
     to_archive = [one for one in known if one.verdict in ("success", "failure") and not one.recorded]

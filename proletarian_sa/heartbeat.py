@@ -30,7 +30,7 @@ class InHand:
     Attributes:
         valid_until: Until when the lease surely holds, on the monotonic clock: counted from when its claim or last heartbeat
             was sent.
-        running: What its handler sees, once it has been started.
+        running: What its handler sees, from its start until it is to be recorded.
         finishing: Its outcome is being recorded: a row that is gone is no loss.
         lost: The lease is somebody else's, or lapsed.
     """
@@ -46,7 +46,14 @@ class InHand:
 
     def is_finishing(self) -> bool:
         """Return whether a row that is gone may be our own doing."""
-        return self.finishing or (self.running is not None and self.running._finishing)
+        running = self.running  # which another thread may take away
+        return self.finishing or (running is not None and running._finishing)
+
+    def ask_to_stop(self) -> None:
+        """Ask the handler to stop, if it is being called."""
+        running = self.running
+        if running is not None:
+            running._stop.set()
 
 
 class Heartbeats:
@@ -103,8 +110,7 @@ class Heartbeats:
         """Let go of a job that is somebody else's now, and ask its handler to stop."""
         self.remove(in_hand)
         in_hand.lost = True
-        if in_hand.running is not None:
-            in_hand.running._stop.set()
+        in_hand.ask_to_stop()
         self._runtime.emit(events.JobLeaseLost(**about(self._runtime, in_hand.claimed), handler_finished=False))
 
     def beat(self, own: OwnConnection | None = None) -> bool:
@@ -135,8 +141,8 @@ class Heartbeats:
                     continue
                 elif (one.claimed.job_id, one.claimed.token) not in locked:
                     self.lose(one)
-                elif one.valid_until <= time.monotonic() and one.running is not None:
-                    one.running._stop.set()  # lapsed, and somebody has locked it: most likely a held claim, which writes nothing
+                elif one.valid_until <= time.monotonic():
+                    one.ask_to_stop()  # lapsed, and somebody has locked it: most likely a held claim, which writes nothing
             return not any((one.claimed.job_id, one.claimed.token) in locked and not one.is_finishing() for one in jobs)
 
     def _still_in_hand(self, in_hand: InHand) -> bool:

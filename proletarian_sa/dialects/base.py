@@ -285,6 +285,10 @@ class Statements(Judgement, BulkInserts):
             return [self._held_claims().archive(connection, finish) for finish in finishes]
         return self._archive_leased(connection, finishes)
 
+    def succeed(self, connection: Connection, jobs: Sequence[ClaimedJob]) -> list[Archived]:
+        """Move jobs to the archive as `archive` does, with success."""
+        return self.archive(connection, [Finish(job, "success") for job in jobs])
+
     def _archive_leased(self, connection: Connection, finishes: Sequence[Finish]) -> list[Archived]:
         raise NotImplementedError
 

@@ -192,23 +192,31 @@ class PostgreSQLStatements(Statements):
         }
         return {(row[0], row[1]) for row in self._by_key(connection).execute(self._beat, values)}
 
+    def succeed(self, connection: Connection, jobs: Sequence[ClaimedJob]) -> list[Archived]:
+        if any(job.row is not None for job in jobs):
+            return super().succeed(connection, jobs)
+        return self._archive_all(connection, jobs, ["success"] * len(jobs), [None] * len(jobs))
+
     def _archive_leased(self, connection: Connection, finishes: Sequence[Finish]) -> list[Archived]:
+        statuses, errors = [finish.status for finish in finishes], [finish.last_error for finish in finishes]
+        return self._archive_all(connection, [finish.job for finish in finishes], statuses, errors)
+
+    def _archive_all(
+        self, connection: Connection, jobs: Sequence[ClaimedJob], statuses: list[str], errors: Sequence[str | None]
+    ) -> list[Archived]:
         values = {
             **self.times(),
-            "ids": [finish.job.job_id for finish in finishes],
-            "tokens": [finish.job.token for finish in finishes],
-            "statuses": [finish.status for finish in finishes],
-            "errors": [finish.last_error for finish in finishes],
+            "ids": [job.job_id for job in jobs],
+            "tokens": [job.token for job in jobs],
+            "statuses": statuses,
+            "errors": errors,
         }
         count, replaced = self._by_key(connection).execute(self._archive, values).one()
-        if count == len(finishes) and not replaced:
+        if count == len(jobs) and not replaced:
             return [Archived.DONE] * count
         found = {(row[0], row[1]) for row in connection.execute(self._archived, {"ids": values["ids"]})}
         kinds = dict.fromkeys(replaced or (), Archived.REPLACED)
-        return [
-            kinds.get(finish.job.job_id, Archived.DONE) if (finish.job.job_id, finish.job.token) in found else Archived.LOST
-            for finish in finishes
-        ]
+        return [kinds.get(job.job_id, Archived.DONE) if (job.job_id, job.token) in found else Archived.LOST for job in jobs]
 
     def _by_key(self, connection: Connection) -> Connection:
         if not is_settled(connection):
