@@ -47,9 +47,9 @@ class Floor:
         return max(0.0, self._next_full - self._monotonic())
 
     def claimed(self, since: dt.datetime, began: float, jobs: Sequence[ClaimedJob]) -> None:
-        """Take note of a claim that looked from `since` on, began at that time on the monotonic clock, and took these jobs."""
+        """Take note of a claim that looked from `since` on, began then by the monotonic clock, and took these, the oldest first."""
         if since == EARLIEST:
             now = self._monotonic()
             self._next_full = now + min(self.RATIO * (now - began), self.LONGEST)
         if jobs:
-            self._dues.append(min(job.process_at for job in jobs))
+            self._dues.append(jobs[0].process_at)

@@ -183,7 +183,7 @@ def test_a_job_that_is_put_back_meanwhile() -> None:
     floor.claimed(NOON, 0.0, [taken(NOON + dt.timedelta(days=1))])
     ahead = floor.since()
     for time in times:
-        floor.claimed(NOON, 0.0, [taken(time + dt.timedelta(seconds=1)), taken(time)])
+        floor.claimed(NOON, 0.0, [taken(time), taken(time + dt.timedelta(seconds=1))])
 
     assert NOON == ahead
     assert times[-Floor.LAST] == floor.since()
