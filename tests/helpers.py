@@ -7,11 +7,13 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+PATIENCE = 60.0
+"""Seconds that a test waits for what must happen, on a very busy machine too."""
 PAUSE = 0.005
 """Seconds between two looks."""
 
 
-def wait_until(predicate: Callable[[], T], timeout: float = 10.0, pause: float = PAUSE) -> T:
+def wait_until(predicate: Callable[[], T], timeout: float = PATIENCE, pause: float = PAUSE) -> T:
     """Return the predicate's first true value, or fail after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while True:

@@ -13,11 +13,9 @@ from proletarian_sa import JobTables, ManualClock, default_tables, enqueue
 from proletarian_sa.claimed import ClaimedJob
 from proletarian_sa.dialects import Statements, statements_for
 from proletarian_sa.events import Event
+from tests.helpers import PATIENCE
 
 Kind = TypeVar("Kind", bound=Event)
-
-PATIENCE = 20.0
-"""Seconds that a test waits for what must happen, on a busy machine too."""
 
 
 class Recorder:

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 
 from tests.servers.server import Server
 
-PATIENCE = 10
+PATIENCE = 60
 """Seconds that dropping may wait for a lock; MySQL's default is a year."""
 
 
