@@ -11,6 +11,8 @@ from tests.field_cases.refusals import COMMIT, INJECTED, Refusal
 ERRORS = ("deadlock", "serialization", "time-out")
 JUDGED = re.compile(f"stress_effects|^SET CONSTRAINTS|^RELEASE SAVEPOINT|^{COMMIT.pattern}")
 """What a handler says, and what concludes its transaction: that this waited in vain for a lock is a verdict on the job."""
+ENDS = "ROLLBACK"
+"""The statement by which a refused COMMIT ends its transaction, like the text that is injected no word of the worker's."""
 NUMBER = re.compile(r"(?<=sa_savepoint)_\d+")
 LIST = re.compile(r"\((%(\(\w+\))?s|\?)(?:(::\w+)?, (%(\(\w+\))?s|\?))*(::\w+)?\)")
 
@@ -39,7 +41,7 @@ class EveryStatement(Refusal):
 
     def _is_time(self, text: str) -> bool:
         thread = threading.current_thread()
-        if thread is threading.main_thread() or INJECTED in text:
+        if thread is threading.main_thread() or INJECTED in text or text == ENDS:
             return False
         part = thread.name.rpartition("] ")[2].rstrip(" 0123456789")
         what = NUMBER.sub("", LIST.sub("(…)", text))
