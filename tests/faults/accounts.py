@@ -131,8 +131,13 @@ class Limit:
         self._account.alter("CONNECTION LIMIT 0", "WITH MAX_USER_CONNECTIONS 1")
         self._account.end_sessions()
         if not self._account.is_postgresql:  # where 0 means no limit
-            wait_until(lambda: not self._account.sessions())
+            wait_until(self._is_alone)
             self._taken.append(sa.create_engine(self._account.url, poolclass=NullPool).connect())
+
+    def _is_alone(self) -> bool:
+        """Return whether it has no connection left, not even one that was being made; such are ended, too."""
+        self._account.end_sessions()
+        return not self._account.sessions()
 
     def leave(self) -> None:
         """Let it have as many as it likes."""

@@ -176,6 +176,7 @@ def make_jobs(url: str, trap: Trap, types: Sequence[str]) -> JobRegistry:
         if payload.get("opens"):
             job.session.connection()
         if "wait" in payload:
+            tell_of_waiting(payload["wait"], job)
             wait_for_file(Path(payload["wait"]), job)
         time.sleep(payload.get("milliseconds", 0) / 1000)
         if payload.get("effect", True):
@@ -190,6 +191,11 @@ def make_jobs(url: str, trap: Trap, types: Sequence[str]) -> JobRegistry:
     for job_type in types:
         jobs.handler(job_type)(work)
     return jobs
+
+
+def tell_of_waiting(file: str, job: RunningJob) -> None:
+    """Make a file that tells that the handler waits for its own: see `asking.wait_for_handlers`."""
+    Path(f"{file}.{job.job_id}").touch()
 
 
 def wait_for_file(file: Path, job: RunningJob) -> None:

@@ -5,11 +5,11 @@ import re
 import signal
 import uuid
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
-from tests.faults import invariants
 from tests.faults.scene import Scene, Worker
-from tests.stress import tables
+from tests.helpers import wait_until
 
 RETRY_IN = re.compile(
     r"activity='([^']*)'.*retry_in=datetime\.timedelta\((?:(\w+)=([\d]+)(?:, (\w+)=([\d]+))?|0)\), consecutive=(\d+)", re.DOTALL
@@ -37,10 +37,10 @@ def threads(scene: Scene, worker: Worker, handlers: int = 0) -> list[str]:
     return found
 
 
-def wait_for_runs(scene: Scene, ids: Iterable[uuid.UUID]) -> None:
-    """Wait until these jobs have left the marks of their runs: what comes after that is no error of their own."""
-    wanted = set(map(str, ids))
-    scene.wait(lambda: wanted <= set(invariants.marks(scene.engine, tables.runs)))
+def wait_for_handlers(gate: Path, ids: Iterable[uuid.UUID]) -> None:
+    """Wait until the handlers of these jobs wait for this file: the marks of their runs are made, so no fault fails those."""
+    signs = [gate.with_name(f"{gate.name}.{job_id}") for job_id in ids]
+    wait_until(lambda: all(sign.exists() for sign in signs))
 
 
 def health(scene: Scene, worker: Worker) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from proletarian_sa import AsyncQueueWorker, AsyncRunningJob, JobInterrupted, JobRegistry
-from tests.faults.application import PATIENCE, begin, prepare
+from tests.faults.application import PATIENCE, begin, prepare, tell_of_waiting
 from tests.faults.traps import Trap
 from tests.stress import tables
 from tests.stress.application import mark_run
@@ -67,6 +67,7 @@ def make_jobs(url: str, trap: Trap, types: Sequence[str]) -> JobRegistry:
         if payload.get("opens"):
             await job.session.connection()
         if "wait" in payload:
+            tell_of_waiting(payload["wait"], job)
             await wait_for_file(payload["wait"])
         await asyncio.sleep(payload.get("milliseconds", 0) / 1000)
         if payload.get("effect", True):

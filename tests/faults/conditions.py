@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from tests.faults.asking import wait_for_handlers
 from tests.faults.durations import OUTAGE, REAL
 from tests.faults.scene import PATIENCE, Scene, Worker
 
@@ -42,7 +43,7 @@ def go_through(scene: Scene, worker: Worker, condition: Condition, **payload: An
     """
     gate = scene.folder / f"gate{len(scene.jobs)}"
     ids = scene.add(wait=str(gate), opens=scene.kind != "sqlite", **payload) + scene.add(wait=str(gate), **payload)
-    scene.wait(lambda: all(scene.told("JobStarted", job_id=job_id) for job_id in ids))
+    wait_for_handlers(gate, ids)
     ids += scene.add(3, **payload)
     lines, text = len(worker.lines()), len(worker.text())
     worker.signal(signal.SIGSTOP)  # so that it sees the condition and nothing of how it comes about

@@ -136,7 +136,8 @@ class Siege:
                 connection.execute(sa.update(job).where(job.c.job_id == job_id).values(process_at=job.c.enqueued_at))
         queues = [self._queue(point) for point in (0, *(point for point, _ in points))]
         arguments = [argument for queue in ("default", *queues) for argument in ("--queue", queue)]
-        self.rescuer = self.scene.start(*arguments, worker={"polling_interval": POLLING}, ready=False, **self.stretch.both)
+        worker = {"polling_interval": POLLING, "lease": PATIENCE}  # its own are not to lapse
+        self.rescuer = self.scene.start(*arguments, worker=worker, ready=False, **self.stretch.both)
 
     def points(self) -> list[tuple[int | str, str]]:
         """Return where processes are to stand: after each thing that is said, which is before the next, and before the first."""

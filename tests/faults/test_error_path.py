@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from proletarian_sa import default_tables
 from tests.faults import invariants
 from tests.faults.scene import Scene
+from tests.helpers import PATIENCE
 from tests.queue_contents import archived, queued
 from tests.stress import tables
 from tests.stress.test_many_processes import is_empty
@@ -18,6 +19,8 @@ pytestmark = pytest.mark.long
 MORE = "tests.faults.misbehaving:error_path"
 UNHURT = {"ThreadDied", "WorkerFailed", "SinkFailed", "CallbackFailed", "OutcomeNotRecorded"}
 """Events that none of this may bring about."""
+LASTING = {"lease": PATIENCE}
+"""No job is to run twice, nor to count a crash, as its worker stands still for a moment."""
 JOB, ARCHIVED_JOB = default_tables.job, default_tables.archived_job
 
 
@@ -39,7 +42,7 @@ def texts(*ids: uuid.UUID) -> set[str]:
 def test_whatever_fails_after_a_failure(scene: Scene) -> None:
     """Failed-job callback raises, absurd retries, NUL characters: a strategy, `failed_job`, a text that fails: archived once."""
     stored = {"NUL": "a\N{SYMBOL FOR NULL}b", "emoji": "🐞 жук", "10 MB": "characters left out", "mute": "Mute"}
-    worker = scene.start(more=MORE)
+    worker = scene.start(more=MORE, worker=LASTING)
     by_text = {text: scene.add(1, "fails", text=text)[0] for text in stored}
     no_retry = [scene.add(1, "fails", text="emoji", retry=retry)[0] for retry in ("raises", "nonsense", "mute")]
     callback = [scene.add(1, "fails", text="mute", failed_job=what)[0] for what in ("raises", "exits", "spoils")]
@@ -69,7 +72,7 @@ def test_an_archive_row_that_is_there(scene: Scene) -> None:
     stale = sa.select(*(JOB.c[name] for name in names), sa.literal("cancelled"), JOB.c.enqueued_at)
     with scene.engine.begin() as connection:
         connection.execute(sa.insert(ARCHIVED_JOB).from_select([*names, "status", "finished_at"], stale))
-    worker = scene.start()
+    worker = scene.start(worker=LASTING)
     scene.wait(lambda: is_empty(scene.engine))
     scene.check_alive()
 
@@ -81,7 +84,7 @@ def test_an_archive_row_that_is_there(scene: Scene) -> None:
 def test_a_row_that_vanishes(leased_scene: Scene) -> None:
     """Row changed from outside: of a job deleted while it runs nothing remains, an event tells, and the worker does the next."""
     scene = leased_scene
-    worker = scene.start()
+    worker = scene.start(worker=LASTING)
     ids: list[uuid.UUID] = []
 
     def wait_for(name: str) -> None:
@@ -107,7 +110,7 @@ def test_a_row_that_vanishes(leased_scene: Scene) -> None:
 
 def test_a_rolling_deploy(scene: Scene) -> None:
     """Lost job, cannot be restored: old workers put back unknown types and payloads that they cannot decode; new ones do them."""
-    old = scene.start(types=["work"])
+    old = scene.start(types=["work"], worker=LASTING)
     unknown = scene.add(2, "killer")
     (broken,) = scene.add(1, queue="broken")
     with scene.engine.begin() as connection:
@@ -118,7 +121,7 @@ def test_a_rolling_deploy(scene: Scene) -> None:
     scene.wait(lambda: texts(*unknown, broken) == told_of(scene, "JobUndeliverable"))
     scene.wait_for_end(work)
     waiting = {row.job_id for row in queued(scene.engine) if (row.last_error or "").startswith("Put back ")}
-    new = scene.start()
+    new = scene.start(worker=LASTING)
     assert 0 == old.stop()
     with scene.engine.begin() as connection:
         connection.execute(sa.update(JOB).where(JOB.c.job_id == broken).values(payload=mended))

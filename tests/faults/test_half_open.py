@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from tests.faults.asking import health, pauses, wait_for_runs
+from tests.faults.asking import health, pauses, wait_for_handlers
 from tests.faults.durations import LONGEST_PAUSE, REAL
 from tests.faults.network import LossyProxy, NetworkMissingError, network
 from tests.faults.scene import Scene, Worker
@@ -53,10 +53,10 @@ def start(scene: Scene, way: Proxy, **options: Any) -> Worker:
     url = way.url.render_as_string(hide_password=False)
     given = {"worker_threads": 2, "stop_timeout": STOP_TIMEOUT}
     worker = scene.start(url=url, worker=given, silent=SILENT, longest_pause=LONGEST_PAUSE, **options)
-    go = str(scene.folder / "go")
-    scene.add(opens=True, wait=go)
-    scene.add(wait=go)
-    wait_for_runs(scene, scene.jobs)
+    go = scene.folder / "go"
+    scene.add(opens=True, wait=str(go))
+    scene.add(wait=str(go))
+    wait_for_handlers(go, scene.jobs)
     return worker
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.faults import invariants
 from tests.faults.misbehaving import EXCEPTIONS, MEMORY, resident
 from tests.faults.scene import Scene
-from tests.helpers import wait_until
+from tests.helpers import PATIENCE, wait_until
 from tests.queue_contents import archived, queued
 from tests.stress import tables
 from tests.stress.test_many_processes import is_empty
@@ -22,6 +22,8 @@ CUT_OFF = 3
 """The exit code of the command when it has cut jobs off."""
 STOP_TIMEOUT = 0.5
 SMALL = 1000
+LEASE = 3.0
+"""Seconds; beside an endless loop heartbeats come late."""
 
 
 def fates(scene: Scene, ids: Iterable[uuid.UUID]) -> list[tuple[object, ...]]:
@@ -32,7 +34,7 @@ def fates(scene: Scene, ids: Iterable[uuid.UUID]) -> list[tuple[object, ...]]:
 
 def test_every_base_exception(scene: Scene) -> None:
     """BaseException: each is a failed attempt, with its name in the archive; the process and all its threads go on."""
-    worker = scene.start(more=MORE, worker={"worker_threads": THREADS})
+    worker = scene.start(more=MORE, worker={"worker_threads": THREADS, "lease": PATIENCE})
     ids = [scene.add(1, "raises", error=error, effect=False)[0] for error in EXCEPTIONS]
     scene.wait(lambda: is_empty(scene.engine))
     errors = {row.job_id: row.last_error for row in archived(scene.engine)}
@@ -55,7 +57,8 @@ def test_handlers_that_end_their_process(scene: Scene) -> None:
     ids = [scene.add(1, "dies", how, how=how, url=scene.url, once=str(scene.folder / how))[0] for how in codes]
     found = {how: worker.wait() for how, worker in dying.items()}
     (other,) = scene.add(1)
-    successor = scene.start(*(word for how in ("default", *codes) for word in ("--queue", how)), more=MORE)
+    queues = [word for how in ("default", *codes) for word in ("--queue", how)]
+    successor = scene.start(*queues, more=MORE, worker={"lease": PATIENCE})
     recovered = scene.wait_for_end()
     scene.check_alive(successor)
 
@@ -69,7 +72,7 @@ def test_handlers_that_end_their_process(scene: Scene) -> None:
 def test_an_endless_loop(scene: Scene) -> None:
     """Handler outlives the stop: others go on, the job stays owned, the stop ends in its limit with code 3; it runs again."""
     calm = scene.folder / "calm"
-    worker = scene.start(more=MORE, worker={"worker_threads": 2, "stop_timeout": STOP_TIMEOUT})
+    worker = scene.start(more=MORE, worker={"worker_threads": 2, "stop_timeout": STOP_TIMEOUT, "lease": LEASE})
     (endless,) = scene.add(1, "endless", url=scene.url, calm=str(calm))
     scene.wait(lambda: scene.told("JobStarted", job_id=endless))
     first = leases(scene, endless)
@@ -78,7 +81,7 @@ def test_an_endless_loop(scene: Scene) -> None:
     scene.wait(lambda: scene.claim == "held" or leases(scene, endless) > first)  # kept by heartbeats
     code = worker.stop()
     calm.touch()
-    successor = scene.start(more=MORE)
+    successor = scene.start(more=MORE, worker={"lease": PATIENCE})
     recovered = scene.wait_for_end()
     scene.check_alive(successor)
 
@@ -96,7 +99,7 @@ def leases(scene: Scene, job_id: uuid.UUID) -> list[object]:
 
 def test_what_a_handler_leaves_behind(scene: Scene) -> None:
     """Handler leaves a broken session, context leaks: neither its open transaction nor its context is met by the next job."""
-    worker = scene.start(more=MORE)
+    worker = scene.start(more=MORE, worker={"lease": PATIENCE})
     seen = scene.folder / "seen"
     writes = scene.kind != "sqlite"  # there it is its own application that it would keep from writing
     left = scene.add(1, "leaves", url=scene.url, writes=writes)
@@ -115,7 +118,7 @@ def test_what_a_handler_leaves_behind(scene: Scene) -> None:
 def test_much_memory_and_then_many_small_jobs(leased_scene: Scene) -> None:
     """Memory growth: after a job that took 50 MB, and kept it in its traceback, a thousand small ones leave nothing of that."""
     scene = leased_scene
-    worker = scene.start(more=MORE)
+    worker = scene.start(more=MORE, worker={"lease": PATIENCE})
     scene.add(50, "small")
     scene.wait(lambda: is_empty(scene.engine))
     before = resident(worker.pid)
@@ -123,7 +126,7 @@ def test_much_memory_and_then_many_small_jobs(leased_scene: Scene) -> None:
     scene.wait(lambda: is_empty(scene.engine))
     scene.add(SMALL, "small")
     scene.wait(lambda: is_empty(scene.engine))
-    wait_until(lambda: resident(worker.pid) - before < MEMORY / 3 or None, timeout=10)
+    wait_until(lambda: resident(worker.pid) - before < MEMORY / 3 or None)
 
     assert [("failure", 1, 0)] == fates(scene, [large])
     assert SMALL + 51 == len(archived(scene.engine))

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from proletarian_sa import create_all
-from tests.faults.asking import health, pauses, threads, wait_for_runs
+from tests.faults.asking import health, pauses, threads, wait_for_handlers
 from tests.faults.durations import HANDFUL, LONGEST_PAUSE, OUTAGE, REAL
 from tests.faults.own_server import OwnServer
 from tests.faults.scene import Nursery, Scene, Worker
@@ -90,9 +90,10 @@ def test_the_server_is_down(own_scene: Scene, own_server: OwnServer) -> None:
     before = threads(own_scene, worker, THREADS)
     in_hand = own_scene.add(1, queue="busy")
     own_scene.wait(sign.exists)
-    in_hand += own_scene.add(2, queue="busy", wait=str(go)) + own_scene.add(2, queue="busy", opens=True, wait=str(go))
+    waiting = own_scene.add(2, queue="busy", wait=str(go)) + own_scene.add(2, queue="busy", opens=True, wait=str(go))
+    in_hand += waiting
     assert IN_HAND == len(in_hand)
-    wait_for_runs(own_scene, in_hand)
+    wait_for_handlers(go, waiting)
     own_server.stop("immediate")
     sign.unlink()
     go.touch()
@@ -118,7 +119,7 @@ def test_a_stop_with_an_outcome_in_hand(own_scene: Scene, own_server: OwnServer)
     go = own_scene.folder / "go"
     worker = own_scene.start(worker={"stop_timeout": 0.5}, longest_pause=LONGEST_PAUSE)
     (job_id,) = own_scene.add(effect=False, wait=str(go))
-    wait_for_runs(own_scene, [job_id])
+    wait_for_handlers(go, [job_id])
     own_server.stop("kill")
     go.touch()
     own_scene.wait(lambda: pauses(own_scene, worker).get("recording outcomes"))
@@ -148,7 +149,7 @@ def test_the_file_is_locked(file_scene: Scene) -> None:
     )
     go = file_scene.folder / "go"
     file_scene.add(4, wait=str(go))
-    wait_for_runs(file_scene, file_scene.jobs)
+    wait_for_handlers(go, file_scene.jobs)
     somebody = file_scene.engine.connect()
     somebody.exec_driver_sql("BEGIN EXCLUSIVE")
     go.touch()
@@ -173,7 +174,7 @@ def test_the_folder_is_away(nursery: Nursery, file_scene: Scene, tmp_path: Path)
     with Scene(nursery, engine, file_scene.kind, file_scene.claim, tmp_path) as scene:
         worker = scene.start(longest_pause=LONGEST_PAUSE, worker={"lease": LEASE})
         ids = scene.add(wait=str(go))
-        wait_for_runs(scene, ids)
+        wait_for_handlers(go, ids)
         here.rename(away)
         go.touch()
         scene.wait(lambda: scene.told("TransientErrorMet"))

@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 import sqlalchemy as sa
 
-from tests.faults.asking import threads, wait_for_runs
+from tests.faults.asking import threads, wait_for_handlers
 from tests.faults.durations import LONGEST_PAUSE
 from tests.faults.own_server import How, OwnServer
 from tests.faults.scene import Scene, Worker
@@ -39,7 +39,7 @@ class Three:
             *scene.add(queue="finish"),
         ]
         scene.wait(self.sign.exists)
-        wait_for_runs(scene, self.jobs)
+        wait_for_handlers(self.go, self.jobs[:2])
 
     def _start(self, queue: str, url: str | None, worker_threads: int = 1, **options: str) -> Worker:
         worker = {"queue": [queue, "default"], "worker_threads": worker_threads}

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from proletarian_sa import create_all, drop_all
 from tests.command import APP, Command
+from tests.faults.asking import wait_for_handlers
 from tests.faults.scene import PATIENCE, Nursery, Scene, Worker
 from tests.helpers import wait_until
 from tests.observing import add, lapse
@@ -99,8 +100,7 @@ def in_the_back_off(scene: Scene, send: Callable[[Worker], None]) -> Worker:
 def in_a_job(scene: Scene, send: Callable[[Worker], None]) -> Worker:
     """Send while a handler runs, which then returns."""
     worker, go = start(scene), scene.folder / "go"
-    scene.add(1, wait=str(go))
-    scene.wait(lambda: scene.told("JobStarted"))
+    wait_for_handlers(go, scene.add(1, wait=str(go)))
     send(worker)
     scene.wait(lambda: worker.ended.is_set() or (not ends(send) and scene.told("WorkerStopping")))
     go.touch()
@@ -110,8 +110,7 @@ def in_a_job(scene: Scene, send: Callable[[Worker], None]) -> Worker:
 def in_the_finish(scene: Scene, send: Callable[[Worker], None]) -> Worker:
     """Send while a job's outcome cannot be recorded, which then can."""
     worker, go = start(scene), scene.folder / "go"
-    scene.add(1, wait=str(go), effect=False)
-    scene.wait(lambda: scene.told("JobStarted"))
+    wait_for_handlers(go, scene.add(1, wait=str(go), effect=False))
     with locked_archive(scene.engine):
         go.touch()
         scene.wait(lambda: is_recording(scene))

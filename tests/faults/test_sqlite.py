@@ -21,6 +21,8 @@ pytestmark = pytest.mark.long
 
 QUICK = 200
 SLOW = 5
+LEASE = 5.0
+"""Seconds: of a worker that may stand still for a moment, as all of a busy machine."""
 BRIEFLY = {"connect_args": {"timeout": 0.2}}
 """How a worker's engine is made that waits for the lock much more briefly than the driver usually does: 5 seconds."""
 OWN_BEGIN = {"connect_args": {"isolation_level": None}}
@@ -71,7 +73,7 @@ def test_the_application_is_never_locked_out(nursery: Nursery, file_scene: Scene
     stop, report = scene.folder / "stop", scene.folder / "report"
     writer = nursery.run(scene.folder / "writer", scene.url, str(stop), str(report), module="tests.faults.writer")
     wait_until(lambda: count(scene.engine, tables.signups), timeout=PATIENCE)
-    scene.start(more=f"{__name__}:add_handlers", engine=options, statements=str(statements))
+    scene.start(more=f"{__name__}:add_handlers", worker={"lease": LEASE}, engine=options, statements=str(statements))
     scene.wait_for_end(ids)
     stop.touch()
     code = writer.wait()

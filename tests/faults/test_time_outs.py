@@ -15,14 +15,14 @@ from tests.faults.scene import Scene
 pytestmark = pytest.mark.long
 
 OF_A_ROLE = {
-    "statement_timeout": ("200ms", "due to statement timeout"),
-    "lock_timeout": ("200ms", "due to lock timeout"),
+    "statement_timeout": ("500ms", "due to statement timeout"),
+    "lock_timeout": ("500ms", "due to lock timeout"),
 }
 OF_A_SERVER = {
     "mysql": {"lock_wait_timeout": ("1", "Lock wait timeout exceeded")},
     "mariadb": {
         "lock_wait_timeout": ("1", "Lock wait timeout exceeded"),
-        "max_statement_time": ("0.2", "max_statement_time exceeded"),
+        "max_statement_time": ("0.5", "max_statement_time exceeded"),
     },
 }
 """Settings by name: the value, and what the driver says."""
