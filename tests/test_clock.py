@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proletarian_sa.clock import ManualClock, as_timedelta, aware_utc
+from tests.helpers import PATIENCE
 
 NOON = datetime(2030, 1, 31, 12, tzinfo=UTC)
 
@@ -54,7 +55,7 @@ def test_the_manual_clock_loses_no_tick_of_another_thread():
     start = threading.Barrier(4)
 
     def tick():
-        start.wait(timeout=10)
+        start.wait(PATIENCE)
         for _ in range(1000):
             clock.tick(1)
 
@@ -62,7 +63,7 @@ def test_the_manual_clock_loses_no_tick_of_another_thread():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=10)
+        thread.join(PATIENCE)
 
     assert NOON + timedelta(seconds=4000) == clock.now()
 

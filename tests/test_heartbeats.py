@@ -7,17 +7,18 @@ import threading
 import pytest
 import sqlalchemy as sa
 
-from proletarian_sa import default_tables, events, process_next_job
+from proletarian_sa import ManualClock, default_tables, events, process_next_job
 from proletarian_sa.heartbeat import PROLONGING, Heartbeats
 from tests.command import Command
 from tests.helpers import wait_until
-from tests.observing import PATIENCE, Gate, Recorder, add, claim
+from tests.observing import PATIENCE, Gate, Recorder, add, claim, clocked_tables
 from tests.plans import capture
 from tests.proxies import proxy
 from tests.queue_contents import archived, queued
 from tests.test_processes import begun
 
 FEW, MANY = 1, 60
+START = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 
 
 def ends(engine: sa.Engine) -> list[dt.datetime]:
@@ -80,33 +81,38 @@ def test_through_an_outage(database, queue_engine, work):
 @pytest.mark.async_workers(plain=True)
 def test_until_the_last_handler_has_ended(queue_engine, work):
     """A stop does not end them: a handler that goes on for several leases keeps its job while another worker polls."""
+    tables, lease = clocked_tables(clock := ManualClock(START)), 0.3
     gate = Gate()
-    worker, seen = work(gate, lease=0.3)
-    other, others = work(lambda _job: None, lease=0.3)
-    add(queue_engine)
+    worker, seen = work(gate, tables=tables, lease=lease)
+    other, others = work(lambda _job: None, tables=tables, lease=lease)
+    add(queue_engine, tables=tables)
     worker.start()
     gate.begun.get(timeout=PATIENCE)
     assert 1 == len(worker.stop(0))
     other.start()
-    (first,) = ends(queue_engine)
-    wait_until(lambda: ends(queue_engine)[0] - first > dt.timedelta(seconds=1), timeout=PATIENCE)
+    for _ in range(4):
+        prolonged = clock.tick(lease * 0.9) + dt.timedelta(seconds=lease)
+        wait_until(lambda prolonged=prolonged: queued(queue_engine, tables)[0].lease_until >= prolonged)
     gate.open.set()
     assert worker.join(PATIENCE)
 
-    assert [("success", 1, None)] == [(row.status, row.attempts, row.crashes) for row in archived(queue_engine)]
+    assert [("success", 1, None)] == [(row.status, row.attempts, row.crashes) for row in archived(queue_engine, tables)]
     assert [] == others.of(events.JobStarted) + seen.of(events.JobLeaseLost)
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
 @pytest.mark.parametrize("database_kind", ["sqlite"])
 def test_a_handler_that_holds_the_interpreter(database, queue_engine, tmp_path):
     """In a thread no heartbeat gets through: another worker runs the job, the first one's writes are gone, its finish refused."""
     sa.Table("effects", sa.MetaData(), sa.Column("number", sa.Integer)).create(queue_engine)
-    sign, ran = tmp_path / "sign", threading.Event()
-    job_id = add(queue_engine, "deaf", {"sign": str(sign), "microseconds": 2_500_000})
+    sign, pipe, ran = tmp_path / "sign", tmp_path / "pipe", threading.Event()
+    os.mkfifo(pipe)
+    job_id = add(queue_engine, "deaf", {"sign": str(sign), "pipe": str(pipe)})
     app = "tests.programs.hostile_app:make_thread_worker"
     with Command(app, APP_DATABASE_URL=database.url_text) as command:
         pid = begun(sign)
         wait_until(lambda: process_next_job(queue_engine, lambda _job_type, _payload: ran.set(), on_event=Recorder()))
+        pipe.write_bytes(b"")
         command.wait_for("so its finish is refused and its writes are rolled back")
     with queue_engine.connect() as connection:
         effects = list(connection.exec_driver_sql("SELECT number FROM effects"))

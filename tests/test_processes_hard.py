@@ -103,7 +103,7 @@ def test_a_stop_while_a_process_starts(queue_engine, begin, tmp_path, monkeypatc
     began = time.monotonic()
 
     assert [] == worker.stop(PATIENCE)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < PATIENCE / 2
     assert [(waits, 0, None)] == [(row.job_id, row.attempts, row.claimed_by) for row in queued(queue_engine)]
 
 

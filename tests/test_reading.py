@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session, aliased
 from sqlalchemy.orm.exc import ObjectDeletedError, StaleDataError
 
 from proletarian_sa import ArchivedJob, Job, PayloadError, default_tables, events, process_next_job
-from tests.observing import Gate, Recorder, add, change
+from tests.observing import PATIENCE, Gate, Recorder, add, change
 from tests.queue_contents import archived, queued, queued_ids, run_due
 
 
@@ -117,7 +117,7 @@ def test_a_job_that_is_deleted_while_it_runs(queue_engine: sa.Engine, work: Any)
     job_id = add(queue_engine)
     worker, recorder = work(gate)
     with worker:
-        gate.begun.get(timeout=20)
+        gate.begun.get(timeout=PATIENCE)
         with queue_engine.begin() as connection:
             assert 1 == connection.execute(sa.delete(Job).where(Job.job_id == job_id)).rowcount
         gate.open.set()

@@ -226,7 +226,7 @@ def test_in_the_back_off_of_the_claim(queue_engine, make, watched, monkeypatch):
     worker.start()
     assert seen.wait_for(events.TransientErrorMet).retry_in.total_seconds() > 10
 
-    assert [] == worker.stop(10)
+    assert [] == worker.stop(PATIENCE)
     assert not worker.is_running
     assert ([FREE], []) == left(queue_engine)
 

@@ -89,7 +89,7 @@ def test_two_threads_have_no_turn_at_the_same_time() -> None:
     turn = some.begin()
     thread = threading.Thread(target=second)
     thread.start()
-    begun.wait(10)
+    begun.wait(60)
     said.append("first")
     turn.end()
     turn.end()

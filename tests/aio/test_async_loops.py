@@ -1,48 +1,51 @@
 """`AsyncQueueWorker` and its event loop: one that is blocked, other kinds of loops, what runs in one beside it."""
 
 import asyncio
+import datetime as dt
 import threading
 
 import pytest
 
-from proletarian_sa import enqueue_many, events, health, process_next_job
+from proletarian_sa import ManualClock, enqueue_many, events, health, process_next_job
 from tests.aio.scene import Scene, until
 from tests.faults.durations import REAL
-from tests.observing import PATIENCE, add
+from tests.helpers import wait_until
+from tests.observing import PATIENCE, Recorder, add, clocked_tables
 from tests.queue_contents import User, archived, queued
 
+START = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
+MORE = 20.0 if REAL else 0.0
+"""Seconds for which a loop is blocked after that was told."""
 
-@pytest.mark.parametrize("seconds", [20.0 if REAL else 1.0])
-def test_a_handler_that_blocks_the_loop_keeps_its_lease(queue_engine, scene, monkeypatch, seconds):
+
+def test_a_handler_that_blocks_the_loop_keeps_its_lease(queue_engine, scene, monkeypatch):
     """Heartbeats have a thread of their own: while a handler blocks the loop, leases are kept, and an event tells of it."""
     if not REAL:
         monkeypatch.setattr(health, "SILENT", 0.1)
-    add(queue_engine, payload="blocks")
-    kept, scene_seen = [], []
+    tables, lease, seen = clocked_tables(clock := ManualClock(START)), 0.5, Recorder()
+    add(queue_engine, tables=tables)
+    owners = []
 
     async def handle(_job):
-        (before,) = queued(queue_engine)
-        scene_seen[0].wait_for(events.LoopBlocked)
-        until_lease = threading.Event()
-        for _ in range(int((seconds + PATIENCE) / 0.02)):
-            (now,) = queued(queue_engine)
-            if (now.lease_until - before.lease_until).total_seconds() > seconds:
-                kept.append(now.claimed_by == before.claimed_by)
-                break
-            until_lease.wait(0.02)
+        owners.append(queued(queue_engine, tables)[0].claimed_by)
+        seen.wait_for(events.LoopBlocked)
+        threading.Event().wait(MORE)
+        for _ in range(4):
+            prolonged = clock.tick(lease * 0.9) + dt.timedelta(seconds=lease)
+            wait_until(lambda prolonged=prolonged: queued(queue_engine, tables)[0].lease_until >= prolonged)
+        owners.append(queued(queue_engine, tables)[0].claimed_by)
 
     async def test():
-        worker, seen = scene.work(handle, lease=seconds / 2)
-        scene_seen.append(seen)
+        worker, _ = scene.work(handle, tables=tables, lease=lease, on_event=seen)
         async with worker:
-            await until(lambda: seen.of(events.JobSucceeded), seconds + 2 * PATIENCE)
-        return seen
+            await until(lambda: seen.of(events.JobSucceeded), MORE + 2 * PATIENCE)
 
-    seen = scene.run(test)
-    assert [True] == kept
+    scene.run(test)
+    assert 2 == len(owners)
+    assert 1 == len(set(owners))
     assert [] == seen.of(events.JobLeaseLost)
     assert 1 <= seen.of(events.LoopBlocked)[0].seconds
-    assert [("success", 1)] == [(row.status, row.attempts) for row in archived(queue_engine)]
+    assert [("success", 1)] == [(row.status, row.attempts) for row in archived(queue_engine, tables)]
 
 
 def test_a_held_job_that_blocks_the_loop_keeps_its_claim(database, app_engine, scene, monkeypatch):

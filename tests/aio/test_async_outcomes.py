@@ -8,7 +8,7 @@ import pytest
 
 from proletarian_sa import AsyncRunningJob, JobInterrupted, JobRegistry, JobTimeout, RetryStrategy, events
 from tests.aio.scene import until
-from tests.observing import add
+from tests.observing import PATIENCE, add
 from tests.queue_contents import archived, queued
 
 pytestmark = pytest.mark.usefixtures("claim")
@@ -144,7 +144,7 @@ def test_a_timeout_of_a_plain_handler(queue_engine, scene):
 
     @jobs.handler("slow", timeout=0.05)
     def slow(_payload, job):
-        assert job.wait(20)
+        assert job.wait(PATIENCE)
 
     seen = work_off(scene, jobs, handler_mode="default")
     assert [JobTimeout] == [type(event.exception) for event in seen.of(events.JobAttemptFailed)]
@@ -157,8 +157,8 @@ def test_waiting_for_the_stop(queue_engine, scene):
 
     async def handle(job):
         answers.append((await job.wait(0.01), job.stopping))
-        answers.append((await job.wait(20), job.stopping))
-        answers.append((await job.wait(20), job.stopping))
+        answers.append((await job.wait(PATIENCE), job.stopping))
+        answers.append((await job.wait(PATIENCE), job.stopping))
         raise JobInterrupted
 
     async def test():

@@ -45,6 +45,7 @@ def test_handlers_overlap_on_few_connections(queue_engine, database, scene):
         most[0] = max(most[0], len(running))
         threads.add(threading.get_ident())
         before = rounds[0]  # how many jobs have waited one after the other until this one was begun
+        await until(lambda: most[0] >= AT_ONCE)
         await asyncio.sleep(0.05)
         rounds[0] = max(rounds[0], before + 1)
         running.discard(job.job_id)
@@ -224,13 +225,13 @@ def test_plain_functions_run_in_threads(queue_engine, scene):
     def plain(_payload, job):
         found.append((threading.current_thread() is threading.main_thread(), mark.get(), job.stopping))
         mark.set("set")
-        barrier.wait(20)
+        barrier.wait(PATIENCE)
 
     async def test():
         worker, seen = scene.work(jobs, handler_mode="default")
         async with worker:
             await until(lambda: barrier.n_waiting == 3)
-            await asyncio.to_thread(barrier.wait, 20)
+            await asyncio.to_thread(barrier.wait, PATIENCE)
             await until(lambda: len(seen.of(events.JobSucceeded)) == 3)
 
     scene.run(test)

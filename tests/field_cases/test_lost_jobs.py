@@ -67,6 +67,7 @@ def test_a_killed_worker_that_comes_back_under_its_name(database, queue_engine, 
 @pytest.mark.async_workers(plain=True)
 def test_two_workers_of_one_name(database, queue_engine, work):
     """Lost job, worker identity reused: two live workers with one id neither steal from each other nor block each other."""
+    tables = clocked_tables(clock := ManualClock(START))
     gate, quick, seen = Gate(), [], Recorder()
 
     def handler(job):
@@ -75,18 +76,20 @@ def test_two_workers_of_one_name(database, queue_engine, work):
         else:
             quick.append(job.job_id)
 
-    first, second, third = (work(handler, database.create_engine(), worker_id="same", lease=2, on_event=seen)[0] for _ in range(3))
-    long = {add(queue_engine, "long") for _ in range(2)}
+    options = {"worker_id": "same", "lease": 2, "tables": tables, "on_event": seen}
+    first, second, third = (work(handler, database.create_engine(), **options)[0] for _ in range(3))
+    long = {add(queue_engine, "long", tables=tables) for _ in range(2)}
     try:
         first.start()
         second.start()
         assert long == {gate.begun.get(timeout=PATIENCE).job_id for _ in range(2)}
-        tokens = {row.claimed_by for row in queued(queue_engine)}
-        leases = {row.job_id: row.lease_until for row in queued(queue_engine)}
-        wait_until(lambda: all(row.lease_until > leases[row.job_id] for row in queued(queue_engine)), PATIENCE)
+        tokens = {row.claimed_by for row in queued(queue_engine, tables)}
+        leases = {row.job_id: row.lease_until for row in queued(queue_engine, tables)}
+        clock.tick(1)
+        wait_until(lambda: all(row.lease_until > leases[row.job_id] for row in queued(queue_engine, tables)))
         assert 1 == len(first.stop(0))  # its job goes on
         third.start()
-        waiting = {add(queue_engine, "quick") for _ in range(3)}
+        waiting = {add(queue_engine, "quick", tables=tables) for _ in range(3)}
         for job_id in waiting:
             seen.wait_for(events.JobSucceeded, job_id=job_id)
     finally:
@@ -96,7 +99,7 @@ def test_two_workers_of_one_name(database, queue_engine, work):
 
     assert 2 == len(tokens)
     assert waiting == set(quick)
-    assert {("success", 1, None)} == {(row.status, row.attempts, row.crashes) for row in archived(queue_engine)}
+    assert {("success", 1, None)} == {(row.status, row.attempts, row.crashes) for row in archived(queue_engine, tables)}
     assert [] == seen.of(events.JobLeaseLost)
     assert 5 == len(seen.of(events.JobStarted))
 

@@ -84,7 +84,7 @@ def end_a_program(payload):
     """Start a program, and ask it to end."""
     with subprocess.Popen(["sleep", "60"]) as program:
         program.terminate()
-        assert -signal.SIGTERM == program.wait(10)
+        assert -signal.SIGTERM == program.wait(50)
 
 
 @jobs.handler("end a fork")
@@ -155,9 +155,9 @@ def busy(payload):
 
 @jobs.handler("deaf")
 def deaf(payload, job):
-    """Say that it has begun, hold the interpreter in C code for longer than a lease, and write."""
+    """Say that it has begun, hold the interpreter in C code until somebody opens the other end of a pipe, and write."""
     Path(payload["sign"]).write_text(str(os.getpid()))
-    ctypes.PyDLL(None).usleep(payload["microseconds"])
+    ctypes.PyDLL(None).open(payload["pipe"].encode(), os.O_RDONLY)
     job.session.execute(sa.insert(effects).values(number=os.getpid()))
 
 
@@ -183,7 +183,7 @@ def make_slow_worker() -> QueueWorker:
     sign = Path(os.environ["APP_SIGN"])
     if sign.exists():
         sign.with_suffix(".waits").touch()
-        time.sleep(30)
+        time.sleep(300)
     return make_worker()
 
 

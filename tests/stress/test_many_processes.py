@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -118,10 +117,9 @@ def run(database: Database, engine: sa.Engine, load: Load, folder: Path) -> Repo
     commands = [["worker", "tests.stress.application:make_worker", "--queue", QUEUES[n % 2]] for n in range(load.workers)]
     commands += [["producer", url, share, str(file)] for file in ids]
     herd = ["-m", "tests.stress.herd", str(report), json.dumps(commands), url]
-    deadline = time.monotonic() + PATIENCE
     with python(*herd, environment=Options(url=url, log=str(log)).environment(), output=output) as process:
         wait_until(lambda: len(ended(report, "producer")) == load.producers, timeout=PATIENCE, pause=0.1)
-        wait_until(lambda: is_empty(engine), timeout=deadline - time.monotonic(), pause=0.1)
+        wait_until(lambda: is_empty(engine), timeout=PATIENCE, pause=0.1)
         workers = [line["pid"] for line in lines(report) if line["command"] == "worker" and "code" not in line]
         alive = [pid for pid in workers if pid not in {line["pid"] for line in ended(report, "worker")}]
         for pid in alive:
@@ -129,7 +127,7 @@ def run(database: Database, engine: sa.Engine, load: Load, folder: Path) -> Repo
         wait_until(lambda: log.read_text().count('"Threads"') == len(alive), pause=0.05)
         for pid in alive:
             os.kill(pid, signal.SIGTERM)
-        process.wait(20)
+        process.wait(PATIENCE)
     for file in ids:
         enqueued += json.loads(file.read_text()) if file.exists() else []
     codes = {command: [line["code"] for line in ended(report, command)] for command in ("producer", "worker")}
