@@ -237,7 +237,7 @@ def test_a_job_that_another_transaction_has_written(database, queue_engine, snap
 
 def pause_between(_connection, _cursor, statement, parameters, _context, _executemany):
     """Let a held claim wait for the rival after it has looked at a job."""
-    wait = "if(attempts >= 0, get_lock(database(), 10) AND release_lock(database()), 0)"
+    wait = "if(attempts >= 0, get_lock(database(), 60) AND release_lock(database()), 0)"
     return statement.replace(") AS due ", f" AND {wait}) AS due "), parameters
 
 

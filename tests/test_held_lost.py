@@ -20,8 +20,16 @@ def step(engine, handler, **options):
 
 
 def holder(engine, numbers):
-    """Return the number of the connection that is in a transaction."""
-    return wait_until(lambda: next((number for number in numbers if transactions(engine, [number])), None), PATIENCE)
+    """Return the number of the connection that holds the job: it has been in a transaction for longest."""
+
+    def longest():
+        if engine.dialect.name != "postgresql":
+            return next((number for number in numbers if transactions(engine, [number])), None)
+        query = sa.text("SELECT pid FROM pg_stat_activity WHERE pid = ANY(:numbers) AND xact_start IS NOT NULL ORDER BY xact_start")
+        with engine.connect() as connection:
+            return connection.scalars(query, {"numbers": numbers}).first()
+
+    return wait_until(longest)
 
 
 def test_a_handler_learns_that_its_connection_is_lost(database, queue_engine, work):

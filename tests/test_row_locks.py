@@ -20,9 +20,9 @@ from tests.servers.database import Database
 
 LEASE = dt.timedelta(minutes=1)
 IMPATIENCE = {
-    "postgresql": "SET lock_timeout = '1s'",
-    "mysql": "SET innodb_lock_wait_timeout = 1",
-    "mariadb": "SET innodb_lock_wait_timeout = 1",
+    "postgresql": "SET lock_timeout = '10s'",
+    "mysql": "SET innodb_lock_wait_timeout = 10",
+    "mariadb": "SET innodb_lock_wait_timeout = 10",
 }
 STATISTICS = {"stale": False, "fresh": True}
 

@@ -17,7 +17,7 @@ HEAVY = 60
 
 
 def impatient_engine(database: Database, connections: int = 1) -> sa.Engine:
-    """Return an engine of the application's, with the server's own isolation, that waits for a lock for a second at most."""
+    """Return an engine of the application's, with the server's own isolation, that waits for a lock for ten seconds at most."""
     engine = database.create_engine(pool_size=connections)
 
     @sa.event.listens_for(engine, "connect")

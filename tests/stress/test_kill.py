@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from proletarian_sa import QueueWorker, enqueue_many
 from tests.helpers import wait_until
-from tests.observing import PATIENCE, Recorder
+from tests.observing import PATIENCE, Recorder, lapse
 from tests.queue_contents import archived, queued
 from tests.servers.database import Database
 from tests.stress import tables
@@ -21,7 +21,8 @@ from tests.stress.victim import KILLER, NAME, POINTS, make_jobs
 
 pytestmark = pytest.mark.long
 
-LEASE = 3.0
+LEASE = 3600.0
+"""Seconds: no lease lapses but those that the test lets lapse."""
 WARM_UP = 30
 """Short jobs, after which a worker takes several at a time."""
 AHEAD = 8
@@ -47,6 +48,9 @@ def test_killed_worker(database: Database, queue_engine: sa.Engine, tmp_path: Pa
             victim.wait(PATIENCE)
             taken = [row.job_id for row in queued(queue_engine) if (row.claimed_by or "").startswith(NAME)]
             after = add(queue_engine, ["work"] * AFTER)
+            wait_until(lambda: set(after) <= {row.job_id for row in archived(queue_engine)}, pause=0.05)
+            for job_id in taken:
+                lapse(queue_engine, job_id)
             wait_until(lambda: queued(queue_engine) == [], timeout=PATIENCE, pause=0.05)
     rows = {row.job_id: row for row in archived(queue_engine)}
     runs, effects = marks(queue_engine, tables.runs), marks(queue_engine, tables.effects)
