@@ -13,7 +13,8 @@ from proletarian_sa import JobTables, ManualClock, default_tables, enqueue
 from proletarian_sa.claimed import ClaimedJob
 from proletarian_sa.dialects import Statements, statements_for
 from proletarian_sa.events import Event
-from tests.helpers import PATIENCE
+from tests.helpers import PATIENCE, wait_until
+from tests.servers.sessions import sessions
 
 Kind = TypeVar("Kind", bound=Event)
 
@@ -160,14 +161,12 @@ def end_session(engine: sa.Engine, number: int) -> None:
 
 def wait_for_end(engine: sa.Engine, number: int) -> None:
     """Return when a connection is gone from the server, and with it its locks."""
-    still = f"SELECT count(*) FROM pg_stat_activity WHERE pid = {number}"
     if engine.dialect.name != "postgresql":
-        still = f"SELECT count(*) FROM information_schema.processlist WHERE id = {number}"
+        wait_until(lambda: all(session.number != number for session in sessions(engine.url)))
+        return
+    still = f"SELECT count(*) FROM pg_stat_activity WHERE pid = {number}"
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        deadline = time.monotonic() + PATIENCE
-        while connection.exec_driver_sql(still).scalar():
-            assert time.monotonic() < deadline
-            time.sleep(0.002)
+        wait_until(lambda: not connection.exec_driver_sql(still).scalar())
 
 
 def is_waiting(engine: sa.Engine, number: int) -> bool:

@@ -9,6 +9,7 @@ from sqlalchemy.pool import NullPool
 from tests.faults.own_server import OwnServer
 from tests.faults.scene import Scene
 from tests.helpers import wait_until
+from tests.servers.sessions import sessions
 
 PASSWORD = "first"  # noqa: S105 - of a user on a throwaway server
 MOST = 10
@@ -64,15 +65,15 @@ class Account:
 
     def sessions(self) -> list[int]:
         """Return the server's numbers of its connections, and of those of which it does not know yet whose they are."""
-        with self._scene.engine.connect() as connection:
-            if self.is_postgresql:
-                query = (
-                    f"SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' "
-                    f"AND coalesce(usename, '{self.name}') = '{self.name}'"
-                )
-                return [row[0] for row in connection.exec_driver_sql(query)]
+        if not self.is_postgresql:
             names = (self.name, "unauthenticated user")
-            return [row[0] for row in connection.exec_driver_sql("SHOW PROCESSLIST") if row[1] in names]
+            return [session.number for session in sessions(self._scene.engine.url) if session.user in names]
+        query = (
+            f"SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' "
+            f"AND coalesce(usename, '{self.name}') = '{self.name}'"
+        )
+        with self._scene.engine.connect() as connection:
+            return [row[0] for row in connection.exec_driver_sql(query)]
 
     def end_sessions(self) -> None:
         """End its connections, as a failover or an operator does."""

@@ -139,7 +139,7 @@ def test_keepalives(scene: Scene, lossy: tuple[LossyProxy, dict[str, Any]], *, w
     if waiting and not REAL:
         pytest.skip("only with DURATIONS=real")  # probes come seconds apart, and several must be lost
     way, options = lossy
-    worker = start(scene, way, engine={"connect_args": UNANSWERED | (PROBING if waiting else {})}, **options)
+    worker = start(scene, way, engine={"connect_args": UNANSWERED | PROBING}, **options)
     with scene.engine.connect() as other:
         if waiting:
             other.execute(sa.text("LOCK TABLE proletarian.archived_job"))  # held claims would keep that of the jobs from us

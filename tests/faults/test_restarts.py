@@ -14,6 +14,7 @@ from tests.faults.traps import ARCHIVED
 from tests.helpers import wait_until
 from tests.proxies import Proxy, proxy
 from tests.servers.database import Database
+from tests.servers.sessions import sessions
 
 pytestmark = pytest.mark.long
 
@@ -128,8 +129,7 @@ def end_connections(engine: sa.Engine, way: Proxy) -> int:
             for pid in found:
                 connection.execute(sa.text("SELECT pg_terminate_backend(:pid)"), {"pid": pid})
         else:
-            rows = connection.execute(sa.text("SHOW PROCESSLIST"))
-            found = [row[0] for row in rows if row[2].rpartition(":")[2] in map(str, ports)]
+            found = [one.number for one in sessions(engine.url) if one.host.rpartition(":")[2] in map(str, ports)]
             for pid in found:
                 with suppress(sa.exc.OperationalError, sa.exc.InternalError):  # one that has just ended by itself
                     connection.exec_driver_sql(f"KILL {pid}")

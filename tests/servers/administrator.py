@@ -5,6 +5,7 @@ from contextlib import suppress
 import sqlalchemy as sa
 
 from tests.servers.server import Server
+from tests.servers.sessions import sessions
 
 PATIENCE = 60
 """Seconds that dropping may wait for a lock; MySQL's default is a year."""
@@ -29,13 +30,12 @@ class Administrator:
         if self.is_postgresql:
             self.execute(f"DROP DATABASE {name} WITH (FORCE)")
             return
+        left = [session.number for session in sessions(self.url) if session.database == name]
         with self.engine.connect() as connection:
-            # Not by a SELECT with a condition: MySQL then also reads the statements that sessions run, and fails at binary ones.
-            sessions = connection.exec_driver_sql("SHOW PROCESSLIST").all()
-            for session in [row[0] for row in sessions if row[3] == name]:
+            for number in left:
                 # KILL fails for a session that has just ended by itself
                 with suppress(sa.exc.OperationalError, sa.exc.InternalError):
-                    connection.exec_driver_sql(f"KILL {session}")
+                    connection.exec_driver_sql(f"KILL {number}")
             connection.exec_driver_sql(f"SET lock_wait_timeout = {PATIENCE}")
             connection.execute(sa.schema.DropSchema(name))
 
