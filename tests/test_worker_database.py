@@ -30,7 +30,7 @@ def test_an_idle_worker_has_no_transaction_open(database, queue_engine, work):
     """Idle transactions: between polls no connection of the worker is in a transaction."""
     database.require("server")
     engine, numbers = backends(database)
-    worker, seen = work(lambda job: job.session, engine, worker_threads=2)
+    worker, seen = work(lambda job: job.session, engine, worker_threads=2, polling_interval=1)
     worker.start()
     add(queue_engine)
     seen.wait_for(events.JobSucceeded)
@@ -119,7 +119,7 @@ def test_a_pool_of_one_connection(database, queue_engine, work):
 
 def test_a_pool_of_one_connection_for_one_step(database, queue_engine):
     """Also `process_next_job` needs no second connection, after its heartbeats have used the one there is, too."""
-    engine = database.create_engine(pool_size=1, max_overflow=0, pool_timeout=2)
+    engine = database.create_engine(pool_size=1, max_overflow=0, pool_timeout=PATIENCE)
     job_id = add(queue_engine)
 
     def lease_end():
