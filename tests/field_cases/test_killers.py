@@ -20,7 +20,7 @@ KILLERS = ("SIGKILL", "exit 0")
 GOOD = 50
 MAX_CRASHES = 2
 LIMIT = 60.0
-OPTIONS = {"lease": 0.6, "max_crashes": MAX_CRASHES}
+OPTIONS = {"lease": 1.5, "max_crashes": MAX_CRASHES}
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
