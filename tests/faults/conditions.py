@@ -10,10 +10,10 @@ from tests.faults.asking import wait_for_handlers
 from tests.faults.durations import OUTAGE, REAL
 from tests.faults.scene import PATIENCE, Scene, Worker
 
-MOST_LINES = 15
-"""Lines of the log that a worker may write in a condition that lasts for seconds: three of each of its three activities, that it
-fails, for another reason then, and that it works again; and three of each of two jobs in hand, whose transaction dies, and whose
-lease lapses: the heartbeat finds that out, and the outcome is refused.
+MOST_LINES = 18
+"""Lines of the log that a worker may write in a condition that lasts for seconds: four of each of its three activities, that it
+fails, for another reason then, that it meets a connection that was lost at the beginning, and that it works again; and three of
+each of two jobs in hand, whose transaction dies, and whose lease lapses: the heartbeat finds that out, and the outcome is refused.
 """
 FAILURES = 3
 """How many tries a worker must have made in vain."""
