@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults.scene import Scene, Worker
-from tests.helpers import wait_until
 
 RETRY_IN = re.compile(
     r"activity='([^']*)'.*retry_in=datetime\.timedelta\((?:(\w+)=([\d]+)(?:, (\w+)=([\d]+))?|0)\), consecutive=(\d+)", re.DOTALL
@@ -37,10 +36,10 @@ def threads(scene: Scene, worker: Worker, handlers: int = 0) -> list[str]:
     return found
 
 
-def wait_for_handlers(gate: Path, ids: Iterable[uuid.UUID]) -> None:
+def wait_for_handlers(scene: Scene, gate: Path, ids: Iterable[uuid.UUID]) -> None:
     """Wait until the handlers of these jobs wait for this file: the marks of their runs are made, so no fault fails those."""
     signs = [gate.with_name(f"{gate.name}.{job_id}") for job_id in ids]
-    wait_until(lambda: all(sign.exists() for sign in signs))
+    scene.wait(lambda: all(sign.exists() for sign in signs))
 
 
 def health(scene: Scene, worker: Worker) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def go_through(scene: Scene, worker: Worker, condition: Condition, **payload: An
     """
     gate = scene.folder / f"gate{len(scene.jobs)}"
     ids = scene.add(wait=str(gate), opens=scene.kind != "sqlite", **payload) + scene.add(wait=str(gate), **payload)
-    wait_for_handlers(gate, ids)
+    wait_for_handlers(scene, gate, ids)
     ids += scene.add(3, **payload)
     lines, text = len(worker.lines()), len(worker.text())
     worker.signal(signal.SIGSTOP)  # so that it sees the condition and nothing of how it comes about

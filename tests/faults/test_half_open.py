@@ -56,7 +56,7 @@ def start(scene: Scene, way: Proxy, **options: Any) -> Worker:
     go = scene.folder / "go"
     scene.add(opens=True, wait=str(go))
     scene.add(wait=str(go))
-    wait_for_handlers(go, scene.jobs)
+    wait_for_handlers(scene, go, scene.jobs)
     return worker
 
 

@@ -40,7 +40,7 @@ class Three:
             *scene.add(queue="finish"),
         ]
         scene.wait(self.sign.exists)
-        wait_for_handlers(self.go, self.jobs[:2])
+        wait_for_handlers(scene, self.go, self.jobs[:2])
 
     def _start(self, queue: str, url: str | None, worker_threads: int = 1, **options: str) -> Worker:
         worker = {"queue": [queue, "default"], "worker_threads": worker_threads}

@@ -100,7 +100,7 @@ def in_the_back_off(scene: Scene, send: Callable[[Worker], None]) -> Worker:
 def in_a_job(scene: Scene, send: Callable[[Worker], None]) -> Worker:
     """Send while a handler runs, which then returns."""
     worker, go = start(scene), scene.folder / "go"
-    wait_for_handlers(go, scene.add(1, wait=str(go)))
+    wait_for_handlers(scene, go, scene.add(1, wait=str(go)))
     send(worker)
     scene.wait(lambda: worker.ended.is_set() or (not ends(send) and scene.told("WorkerStopping")))
     go.touch()
@@ -110,7 +110,7 @@ def in_a_job(scene: Scene, send: Callable[[Worker], None]) -> Worker:
 def in_the_finish(scene: Scene, send: Callable[[Worker], None]) -> Worker:
     """Send while a job's outcome cannot be recorded, which then can."""
     worker, go = start(scene), scene.folder / "go"
-    wait_for_handlers(go, scene.add(1, wait=str(go), effect=False))
+    wait_for_handlers(scene, go, scene.add(1, wait=str(go), effect=False))
     with locked_archive(scene.engine):
         go.touch()
         scene.wait(lambda: is_recording(scene))
