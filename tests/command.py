@@ -12,8 +12,8 @@ from tests.observing import PATIENCE
 COMMAND = Path(sys.executable).parent / "proletarian-sa"
 APP = "tests.programs.cli_app"
 ROOT = Path(__file__).parent.parent
-START = 60.0
-"""Seconds that a process may take to import everything on a busy machine."""
+START = 120.0
+"""Seconds that a process may take to import everything on a busy machine, beside others."""
 
 
 class Command:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from contextlib import ExitStack
 
 import pytest
 
@@ -39,9 +40,9 @@ WRONG = {
 
 def test_wrong_targets_are_explained():
     """A target that names no worker is a wrong command line: code 2, and a message that says what to type."""
-    commands = {target: Command(target) for target in WRONG}
-    for target, command in commands.items():
-        with command:
+    with ExitStack() as stack:
+        commands = {target: stack.enter_context(Command(target)) for target in WRONG}
+        for target, command in commands.items():
             assert 2 == command.code(), command.output
             assert WRONG[target] in " ".join(command.output)
             assert "Traceback" not in "".join(command.output)
