@@ -141,8 +141,9 @@ class PostgreSQLStatements(Statements):
             .cte("done")
         )
         # Only what is out of the ordinary is returned in full.
-        replaced = sa.func.array_agg(done.c.job_id, type_=postgresql.ARRAY(ids.type)).filter(done.c.replaced)
-        self._archive = sa.select(sa.func.count(), replaced).select_from(done)
+        all_done = sa.func.array_agg(done.c.job_id, type_=postgresql.ARRAY(ids.type))
+        some_done = sa.case((sa.func.count() < sa.bindparam("wanted", type_=sa.Integer), all_done))
+        self._archive = sa.select(sa.func.count(), all_done.filter(done.c.replaced), some_done).select_from(done)
         self._archived = sa.select(ids, self.archived_job.c.claimed_by).where(
             ids == sa.any_(sa.bindparam("ids", type_=array_of(ids.type)))
         )
@@ -210,11 +211,14 @@ class PostgreSQLStatements(Statements):
             "tokens": [job.token for job in jobs],
             "statuses": statuses,
             "errors": errors,
+            "wanted": len(jobs),
         }
-        count, replaced = self._by_key(connection).execute(self._archive, values).one()
+        count, replaced, some_done = self._by_key(connection).execute(self._archive, values).one()
         if count == len(jobs) and not replaced:
             return [Archived.DONE] * count
-        found = {(row[0], row[1]) for row in connection.execute(self._archived, {"ids": values["ids"]})}
+        # Not what an earlier try has archived, whose COMMIT was not answered.
+        done = values["ids"] if count == len(jobs) else some_done or []
+        found = {(row[0], row[1]) for row in connection.execute(self._archived, {"ids": done})}
         kinds = dict.fromkeys(replaced or (), Archived.REPLACED)
         return [kinds.get(job.job_id, Archived.DONE) if (job.job_id, job.token) in found else Archived.LOST for job in jobs]
 
