@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 import threading
 import time
+from contextlib import nullcontext
 
 import pytest
 import sqlalchemy as sa
@@ -22,6 +23,7 @@ from proletarian_sa import (
 from tests.aio.scene import until
 from tests.observing import PATIENCE, Recorder, add
 from tests.queue_contents import archived, queued
+from tests.servers.sessions import sessions
 
 JOBS, AT_ONCE, MOST_CONNECTIONS = 200, 100, 5
 MOST_ROUNDS = 4
@@ -74,23 +76,26 @@ def test_handlers_overlap_on_few_connections(queue_engine, database, scene):
     assert ["success"] * JOBS == [row.status for row in archived(queue_engine)]
 
 
-CONNECTIONS = {
-    "postgresql": "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()",
-    "mysql": "SELECT count(*) FROM information_schema.processlist WHERE db = DATABASE() AND id <> connection_id()",
-}
+CONNECTIONS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
 
 
 def count_connections(database, over):
     """Return how many connections the server has to the database at the most, beside this one, until it is over."""
     if not database.server:
         return None
-    count = sa.text(CONNECTIONS["postgresql" if database.url.get_backend_name() == "postgresql" else "mysql"])
-    most, deadline = 0, time.monotonic() + PATIENCE
-    with database.create_engine(isolation_level="AUTOCOMMIT").connect() as connection:
+    url, most, deadline = database.url, 0, time.monotonic() + PATIENCE
+    is_postgresql = url.get_backend_name() == "postgresql"
+    with database.create_engine(isolation_level="AUTOCOMMIT").connect() if is_postgresql else nullcontext() as connection:
         while not over() and time.monotonic() < deadline:
-            most = max(most, connection.scalar(count))
+            found = connection.scalar(sa.text(CONNECTIONS)) if is_postgresql else chosen_by(url)
+            most = max(most, found)
             time.sleep(0.01)
     return most
+
+
+def chosen_by(url):
+    """Return how many sessions of a MySQL or MariaDB server have chosen this database."""
+    return sum(session.database == url.database for session in sessions(url))
 
 
 def test_context_variables_are_the_jobs_own(queue_engine, scene):
