@@ -70,8 +70,8 @@ def tables(results: Results) -> str:
     if profiled := [outcome for outcome in results.outcomes if outcome.median("run µs/job") is not None]:
         parts += [
             (
-                "Where the processor time of a job goes, in µs: three kinds of threads, one of which has the interpreter at a time, "
-                "and so many jobs a second at the most; beside them the server's sessions."
+                "Where the processor time of a job goes, in µs: three kinds of threads, one of which has the interpreter at a time,"
+                " and so many jobs a second at the most; beside them the server's sessions."
             ),
             table(["run", "claim", "run", "finish", "together", "jobs/s at the most", "server"], map(profile_cells, profiled)),
         ]
