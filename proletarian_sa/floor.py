@@ -22,25 +22,26 @@ class Floor:
     Rows of finished jobs stay in the index until the database has cleaned up, which a transaction elsewhere may hold up for
     hours; a claim that looks for the oldest job steps over all of them. Most claims therefore begin where the worker's last ones
     have found jobs: at the earliest due time among these, not the latest, because a job that is put back while a claim looks for
-    it may be taken with a due time ahead of many others. What becomes due behind it (late commits, lapsed leases, jobs that a
-    rolled-back claim had locked, clocks that were set) is found by the next full claim: there is one whenever `RATIO` times as
-    long as the last one took has passed. So they cost a twentieth of the time at most, where none takes more than half a second,
-    and find late jobs after twenty times the duration of a claim, or after `LONGEST`, if that is less: a claim that took long may
-    have waited for a locked table.
+    it may be taken with a due time ahead of many others. `ENOUGH` jobs tell that as well as `LAST` claims, and each is stepped
+    over. What becomes due behind it (late commits, lapsed leases, jobs that a rolled-back claim had locked, clocks that were set)
+    is found by the next full claim: there is one whenever `RATIO` times as long as the last one took has passed. So they cost a
+    twentieth of the time at most, where none takes more than half a second, and find late jobs after twenty times the duration of
+    a claim, or after `LONGEST`, if that is less: a claim that took long may have waited for a locked table.
     """
 
     RATIO: Final = 20
     LONGEST: Final = 10.0  # seconds
     LAST: Final = 8  # claims
+    ENOUGH: Final = 500  # jobs of the last claims
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
-        self._dues: deque[dt.datetime] = deque(maxlen=self.LAST)
+        self._last: deque[tuple[dt.datetime, int]] = deque(maxlen=self.LAST)  # the earliest due time, how many jobs
         self._next_full = 0.0
 
     def since(self) -> dt.datetime:
         """Return from which due time on the next claim is to look; `EARLIEST` is a full one."""
-        return EARLIEST if not self._dues or self.full_in() <= 0.0 else min(self._dues)
+        return EARLIEST if not self._last or self.full_in() <= 0.0 else min(due for due, _ in self._last)
 
     def full_in(self) -> float:
         """Return in how many seconds the next full claim is allowed, 0.0 if it is."""
@@ -52,4 +53,6 @@ class Floor:
             now = self._monotonic()
             self._next_full = now + min(self.RATIO * (now - began), self.LONGEST)
         if jobs:
-            self._dues.append(jobs[0].process_at)
+            self._last.append((jobs[0].process_at, len(jobs)))
+            while sum(count for _, count in self._last) - self._last[0][1] >= self.ENOUGH:
+                self._last.popleft()

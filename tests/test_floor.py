@@ -189,6 +189,20 @@ def test_a_job_that_is_put_back_meanwhile() -> None:
     assert times[-Floor.LAST] == floor.since()
 
 
+def test_large_claims() -> None:
+    """Dead rows: a claim of very many jobs is enough to begin at: the next one does not step over those of earlier claims."""
+    floor = Floor(lambda: 0.0)
+    minutes = [NOON + dt.timedelta(minutes=minute) for minute in range(4)]
+    floor.claimed(EARLIEST, -1.0, [taken(minutes[0])] * 4000)
+    floor.claimed(NOON, 0.0, [taken(minutes[1])] * (Floor.ENOUGH - 1))
+    few = floor.since()
+    floor.claimed(NOON, 0.0, [taken(minutes[2])])
+    enough = floor.since()
+    floor.claimed(NOON, 0.0, [taken(minutes[3])] * 4000)
+
+    assert [minutes[0], minutes[1], minutes[3]] == [few, enough, floor.since()]
+
+
 def test_one_slow_claim() -> None:
     """A full claim that waited for long, as for a locked table, makes late jobs wait for ten seconds at most."""
     now = [0.0]

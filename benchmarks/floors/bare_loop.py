@@ -53,7 +53,8 @@ class Loop:
             row = self._connection.execute(text, changed).fetchone()
             if row is None:
                 return False
-            job_id, self._due = row[0], row[7].replace(tzinfo=dt.UTC)
+            due = [value for value in row if isinstance(value, dt.datetime)][-1]
+            job_id, self._due = row[0], due.replace(tzinfo=dt.UTC)
         self._connection.commit()
         return True
 
