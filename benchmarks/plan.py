@@ -183,7 +183,7 @@ def single(sizes: Sizes) -> Iterator[Run]:
         repeats = sizes.repeats if database == POSTGRESQL else sizes.repeats_others
         yield ours("pick-up, worker in another process", database, pick_up, repeats, jobs=jobs)
         yield ours("pick-up, worker in the same process", database, pick_up, repeats, jobs=jobs, process=False)
-        retried = sizes.drain // 4 if database == POSTGRESQL else sizes.others // 2
+        retried = sizes.drain // 16 if database == POSTGRESQL else sizes.others // 2
         yield ours("retries", database, "scenarios.retries:retries", repeats, jobs=retried)
         yield ours("idle, 16 threads", database, "scenarios.idle:idle", 1, seconds=sizes.idle_seconds)
     yield ours("idle, 16 threads, NOTIFY", POSTGRESQL, "scenarios.idle:idle", 1, seconds=sizes.idle_seconds, notify=True)

@@ -40,9 +40,9 @@ class Sizes:
 
 FORMS: Final = {
     "quick": Sizes(
-        repeats=3,
+        repeats=2,
         repeats_others=1,
-        drain=40_000,
+        drain=80_000,
         held=3_000,
         others=4_000,
         bulk=40_000,
@@ -50,12 +50,12 @@ FORMS: Final = {
         commits=600,
         latency=100,
         snapshot=150_000,
-        snapshot_others=20_000,
+        snapshot_others=10_000,
         near=10_000,
         far=300_000,
         far_others=50_000,
         memory=150_000,
-        idle_seconds=10.0,
+        idle_seconds=6.0,
         heavy_repeats=1,
         sweep=False,
         patience=120.0,

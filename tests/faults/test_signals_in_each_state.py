@@ -169,7 +169,10 @@ def test_hangup(scene: Scene) -> None:
 def check_again(scene: Scene, *, any_job: bool) -> None:
     """Let another worker run what a process has left behind."""
     left = queued(scene.engine)
-    assert [scene.claim == "leased"] * any_job == [row.claimed_by is not None for row in left]
+    if scene.driver is None:
+        assert [scene.claim == "leased"] * any_job == [row.claimed_by is not None for row in left]
+    else:  # where Ctrl-C came first, the loop has ended in order, and the job may have been put back
+        assert any_job == len(left)
     for row in left:
         if row.claimed_by is not None:
             lapse(scene.engine, row.job_id)

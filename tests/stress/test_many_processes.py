@@ -44,7 +44,7 @@ class Load:
 
 def test_every_job_is_run_once(database: Database, queue_engine: sa.Engine, tmp_path: Path) -> None:
     """Double execution; deadlock on finish and claim: many processes on two queues archive every job once while others enqueue."""
-    load = Load(workers=8, producers=2, jobs=5000) if database.server else Load(workers=2, producers=1, jobs=1000)
+    load = Load(workers=8, producers=2, jobs=3000) if database.server else Load(workers=2, producers=1, jobs=1000)
 
     report = run(database, queue_engine, load, tmp_path)
 
