@@ -33,7 +33,7 @@ class Command:
         )
         self.lines = queue.Queue()
         self.output = []
-        self.reader = threading.Thread(target=self._read)
+        self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
 
     def _read(self):
@@ -50,7 +50,8 @@ class Command:
         self.process.wait()
         self.process.stdin.close()
         self.reader.join(PATIENCE)
-        self.process.stdout.close()
+        if not self.reader.is_alive():  # else a process that it has started lives on, and to close what is read would wait for that
+            self.process.stdout.close()
 
     def wait_for(self, text):
         """Return the next line that holds the text; fail when the command ends without it."""
