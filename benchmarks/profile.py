@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 PARTS: Final = {"supervisor": "claim", "handler": "run", "finisher": "finish"}
 """What the threads of a worker are called, after its name, and what they do."""
+SERVER: Final = "server"
 BACKENDS: Final = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
 
 
@@ -35,7 +36,7 @@ def profile(engine: sa.Engine, jobs: int, main_thread: float | None = None) -> N
         spent["run"] += time.thread_time() - main_thread
     if engine.dialect.name == "postgresql":
         with engine.connect() as connection:
-            spent["server"] = sum(map(processor_seconds, connection.exec_driver_sql(BACKENDS).scalars()))
+            spent[SERVER] = sum(map(processor_seconds, connection.exec_driver_sql(BACKENDS).scalars()))
     return {f"{part} µs/job": seconds / jobs * 1e6 for part, seconds in spent.items()}
 
 

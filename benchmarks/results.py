@@ -7,13 +7,14 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.measure import Outcome, Run
+from benchmarks.profile import PARTS, SERVER
 from benchmarks.targets import Row, judge
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-PROFILE = ("claim µs/job", "run µs/job", "finish µs/job", "server µs/job")
+PROFILE = tuple(f"{part} µs/job" for part in (*PARTS.values(), SERVER))
 """Numbers that stand in a table of their own."""
 
 
@@ -73,7 +74,7 @@ def tables(results: Results) -> str:
                 "Where the processor time of a job goes, in µs: three kinds of threads, one of which has the interpreter at a time,"
                 " and so many jobs a second at the most; beside them the server's sessions."
             ),
-            table(["run", "claim", "run", "finish", "together", "jobs/s at the most", "server"], map(profile_cells, profiled)),
+            table(["run", *PARTS.values(), "together", "jobs/s at the most", SERVER], map(profile_cells, profiled)),
         ]
     if failed := [f"- {outcome.run.name}: {outcome.errors[-1].splitlines()[-1]}" for outcome in results.outcomes if outcome.errors]:
         parts.append("\n".join(["Failed:", "", *failed]))
@@ -117,9 +118,9 @@ def run_cells(outcome: Outcome) -> list[str]:
 
 def profile_cells(outcome: Outcome) -> list[str]:
     """Spell a row of the profiles."""
-    claim, run, finish = parts = [outcome.median(f"{part} µs/job") or 0.0 for part in ("claim", "run", "finish")]
-    server = outcome.median("server µs/job")
-    return [outcome.run.name, *map(number, (claim, run, finish, sum(parts), 1e6 / sum(parts), server))]
+    *parts, server = map(outcome.median, PROFILE)
+    together = sum(part or 0.0 for part in parts)
+    return [outcome.run.name, *map(number, (*parts, together, 1e6 / together, server))]
 
 
 def number(value: float | None) -> str:

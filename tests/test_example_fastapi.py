@@ -1,4 +1,4 @@
-"""The example with FastAPI: the README's commands do what it says, on each driver for asyncio; so does a server that reloads it."""
+"""The example with FastAPI: the README's commands do what it says, on each driver for asyncio."""
 
 import json
 import re
