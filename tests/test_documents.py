@@ -21,6 +21,7 @@ from proletarian_sa import QueueWorker, events
 from proletarian_sa.cli import main
 from proletarian_sa.log import QUIET
 from tests.asgi import post, served
+from tests.helpers import wait_until
 from tests.observing import PATIENCE
 
 ROOT = Path(__file__).parent.parent
@@ -95,7 +96,9 @@ def test_a_web_application_runs_its_jobs(name: str) -> None:
 
     try:
         assert 201 == asyncio.run(serve())
-        assert [] == [name for name in {thread.name for thread in threading.enumerate()} - before if "proletarian" in name]
+        wait_until(
+            lambda: not [name for name in {thread.name for thread in threading.enumerate()} - before if "proletarian" in name]
+        )
     finally:
         clean_up.evaluate()
 
