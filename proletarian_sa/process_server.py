@@ -33,8 +33,11 @@ def serve(connection: Connection, load: Callable[[str], Runtime], factory: str, 
     sending = threading.Lock()
 
     def send(kind: str, what: Any) -> None:
-        with sending:
-            connection.send((kind, what))
+        try:
+            with sending:
+                connection.send((kind, what))
+        except OSError:  # the worker's process has ended
+            os._exit(1)
 
     try:
         runtime = prepare(load(factory))

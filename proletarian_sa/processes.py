@@ -68,18 +68,18 @@ class HandlerProcess:
         """
         _stand_still_at_exit()
         self._ready = False
-        connection, theirs = _context.Pipe()
+        self._connection, theirs = _context.Pipe()
         arguments = (theirs, self._load, self._factory, self._runtime.worker_id)
         process = _context.Process(target=serve, args=arguments, name=f"{self._runtime.worker_id} handlers", daemon=False)
         try:
             with theirs, _holding_signals():
                 process.start()
+                self._process = process  # known before a signal that has waited may raise
+                _alive.add(process)
+            _limit(self._connection)
         except BaseException:
-            connection.close()
+            self.kill()
             raise
-        _limit(connection)
-        self._process, self._connection = process, connection
-        _alive.add(process)
 
     def wait_until_ready(self, stopping: Callable[[], bool] = lambda: False) -> bool:
         """Wait until it can run jobs, and return True; False if it is not to any more.
@@ -219,8 +219,9 @@ class HandlerProcess:
         if self._process is not None:
             self._process.kill()
             self._process.join()
-            self._connection.close()
             self._process = None
+        if self._connection is not None:
+            self._connection.close()
 
     def close(self) -> None:
         """End the process, which has no job."""

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from multiprocessing import context as contexts
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,24 @@ def test_a_stop_while_a_process_starts(queue_engine, begin, tmp_path, monkeypatc
     assert [] == worker.stop(PATIENCE)
     assert time.monotonic() - began < PATIENCE / 2
     assert [(waits, 0, None)] == [(row.job_id, row.attempts, row.claimed_by) for row in queued(queue_engine)]
+
+
+def test_ctrl_c_while_a_process_starts(begin, monkeypatch):
+    """Nothing of a worker that is cut off at its start lives on, however little of it was known when the signal came."""
+    started: list[int] = []
+    start = contexts.SpawnProcess.start
+
+    def interrupted(self: Any) -> None:
+        start(self)
+        started.append(self.pid)
+        os.kill(os.getpid(), signal.SIGINT)  # waits, as one that arrives while the process is started
+
+    monkeypatch.setattr(contexts.SpawnProcess, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        begin()
+
+    (pid,) = started
+    assert not is_alive(pid)
 
 
 def test_a_process_that_cannot_be_started(queue_engine, begin, tmp_path, monkeypatch):

@@ -49,7 +49,7 @@ def write(cluster: Path) -> list[Node]:
             f"gmcast.listen_addr=tcp://127.0.0.1:{listen};ist.recv_addr=127.0.0.1:{increment};gcache.size=64M;"
             "evs.keepalive_period=PT0.5S;evs.suspect_timeout=PT2S;evs.inactive_timeout=PT5S"
         )
-        base = [str(server), "--no-defaults", f"--datadir={folder / 'data'}"]
+        base = [str(server), "--no-defaults", *mysql.private_folders(folder)]
         command = [
             *base,
             *(option for option in mysql.private_options(folder, client) if not option.startswith("--init-file")),
@@ -64,7 +64,7 @@ def write(cluster: Path) -> list[Node]:
         nodes.append(
             Node(folder.name, folder, mysql.url("mariadb", client), command, folder / "pid", question=SYNCED, user=server_user())
         )
-    data = [f"--datadir={nodes[0].folder / 'data'}", "--auth-root-authentication-method=normal", "--skip-test-db"]
+    data = [*mysql.private_folders(nodes[0].folder), "--auth-root-authentication-method=normal", "--skip-test-db"]
     run_as(server_user(), [installer, "--no-defaults", *data])
     for node in nodes[1:]:
         own_folder(node.folder, "data")

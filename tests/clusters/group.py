@@ -51,7 +51,7 @@ def write(cluster: Path, *, several_primaries: bool) -> list[Node]:
     for number in range(SIZE):
         folder = own_folder(cluster, f"group{number + 1}")
         client, local = ports[number::SIZE]
-        base = [*program, f"--datadir={folder / 'data'}", *(["--user=root"] if is_root() else [])]
+        base = [*program, *mysql.private_folders(folder), *(["--user=root"] if is_root() else [])]
         command = [
             *base,
             f"--port={client}",

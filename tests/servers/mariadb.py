@@ -32,7 +32,7 @@ def recipe(folder: Path, port: int) -> Recipe:
 
 def run(server: Path, installer: Path, folder: Path, port: int) -> Recipe:
     """Run the machine's programs; `--no-defaults` keeps the machine's own settings out and must stand first."""
-    data = ["--no-defaults", f"--datadir={folder / 'data'}", *(["--user=root"] if is_root() else [])]
+    data = ["--no-defaults", *mysql.private_folders(folder), *(["--user=root"] if is_root() else [])]
     return Recipe(
         url=mysql.url("mariadb", port),
         prepare=[str(installer), *data, "--auth-root-authentication-method=normal", "--skip-test-db"],

@@ -65,12 +65,17 @@ def unpacked_program(tree: Path) -> list[str]:
 def run(program: list[str], folder: Path, port: int) -> Recipe:
     """Run a server program; `--no-defaults` keeps the machine's own settings out and must stand first."""
     base = program if "--no-defaults" in program else [*program, "--no-defaults"]
-    base = [*base, f"--datadir={folder / 'data'}", *(["--user=root"] if is_root() else [])]
+    base = [*base, *private_folders(folder), *(["--user=root"] if is_root() else [])]
     return Recipe(
         url=url("mysql", port),
         prepare=[*base, "--initialize-insecure", "--innodb-doublewrite=OFF"],
         command=[*base, *private_options(folder, port), "--secure-file-priv=NULL", *OPTIONS],
     )
+
+
+def private_folders(folder: Path) -> list[str]:
+    """Keep a server's data and temporary tables to itself: one that starts removes others from a shared folder."""
+    return [f"--datadir={folder / 'data'}", f"--tmpdir={folder}"]
 
 
 def private_options(folder: Path, port: int) -> list[str]:
