@@ -61,6 +61,8 @@ class _Columns(OnOwnBase):
     __job_schema__: ClassVar[str | None] = DEFAULT_SCHEMA
     __job_ids__: ClassVar[JobIds] = UUIDv7()
     __abstract__ = True
+    # To fetch what the database's clock has said with every INSERT took a tenth of a commit of one job; MySQL cannot do it at all.
+    __mapper_args__: ClassVar[dict[str, Any]] = {"eager_defaults": False}
 
     @classmethod
     def _table_arguments(cls) -> tuple[Any, ...]:
@@ -142,8 +144,8 @@ class JobMixin(States, _Columns):
         """Make a job that `session.add` enqueues: it exists if and only if that transaction commits.
 
         The payload is encoded here, a snapshot; `job_id` is known here, or where the database makes ids at the flush, and survives
-        commit and expiry. `enqueued_at` and a `process_at` of "now" are None until the flush: they are read from the database's
-        clock.
+        commit and expiry. `enqueued_at` and a `process_at` of "now" are None until the flush: they are the database's, from
+        which they are read when they are first looked at (with an AsyncSession: `await session.refresh(job, ["process_at"])`).
 
         Args:
             job_type: Which handler runs it; 1 to 255 characters, matched exactly.

@@ -214,6 +214,25 @@ def test_a_new_job_knows_what_the_caller_gave():
     assert "job_type='tick', queue='other'" in repr(now)
 
 
+def test_what_the_database_decides_is_read_when_it_is_looked_at(queue_engine: sa.Engine):
+    """A job is one INSERT that returns nothing; the times that it was given come with one SELECT, if somebody wants them."""
+    with Session(queue_engine) as session, session.begin():
+        statements: list[str] = []
+        sa.event.listen(queue_engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
+        job = Job(job_type="tick")
+        session.add(job)
+        session.flush()
+        insert, *others = statements
+        assert insert.startswith("INSERT INTO ")
+        assert "RETURNING" not in insert
+        assert [] == others
+        assert job.enqueued_at <= job.process_at
+        assert ["SELECT"] == [statement.split()[0] for statement in statements[1:]] or queue_engine.dialect.name == "sqlite"
+        known = job.job_id, job.process_at
+
+    assert [known] == [(row.job_id, row.process_at) for row in queued(queue_engine)]
+
+
 def test_an_id_of_ones_own_is_kept(queue_engine: sa.Engine):
     """A caller may give the id, through the model and through `enqueue_many`."""
     mine, other = uuid.uuid4(), uuid.UUID("00000000-0000-c000-0000-000000000001")

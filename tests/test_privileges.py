@@ -103,7 +103,7 @@ def test_no_ddl_for_the_run_time_role(database, queue_engine):
 
 def test_an_enqueue_only_role_enqueues(database, queue_engine):
     """INSERT and the right to read back ids and times are enough for every way to enqueue."""
-    role = role_with(database, "--enqueue-role", use_insertmanyvalues=False)
+    role = role_with(database, "--enqueue-role")
     rows = [{"job_type": "many"}, {"job_type": "many", "process_in": 5}]
     with Session(role) as session:
         job = Job(job_type="added", payload={"to": "a@b.c"})
@@ -120,21 +120,6 @@ def test_an_enqueue_only_role_enqueues(database, queue_engine):
 
     assert ids < queued_ids(queue_engine)
     assert 14 == len(queued(queue_engine))
-
-
-def test_an_enqueue_only_role_on_any_engine(database, queue_engine):
-    """Where RETURNING needs no more than what it returns, the producer's engine needs no option for `session.add`."""
-    database.require("roles", "narrow_returning")
-    role = role_with(database, "--enqueue-role")
-    with Session(role) as session:
-        jobs = [Job(job_type="added"), Job(job_type="added", process_in=5)]
-        session.add_all(jobs)
-        enqueue(session, "called")
-        session.flush()
-        assert all(job.enqueued_at <= job.process_at for job in jobs)
-        session.commit()
-
-    assert 3 == len(queued(queue_engine))
 
 
 def test_an_enqueue_only_role_with_ids_of_the_database(database, engine):

@@ -16,7 +16,7 @@ JOB, ARCHIVED_JOB = default_tables.job, default_tables.archived_job
 
 def test_a_worker_without_the_rights_does_not_start(database, queue_engine, work):
     """`start` raises, naming the right, the server's reason and the command; its output run by an administrator is the cure."""
-    role = role_with(database, "--enqueue-role", use_insertmanyvalues=False)
+    role = role_with(database, "--enqueue-role")
     job_id = add(role)
     worker, seen = work(lambda job: None, role)
     with pytest.raises(RightsMissing, match=r"lacks a right.*job.*denied.*an administrator runs what this prints:") as caught:

@@ -176,8 +176,9 @@ class MariaDBRoles(MySQLRoles):
     """As MySQL, but for what RETURNING asks for."""
 
     note = (
-        "; their engine needs create_engine(url, use_insertmanyvalues=False):\n"
-        "-- otherwise SQLAlchemy flushes by INSERT ... RETURNING, for which MariaDB wants SELECT on all columns that are written"
+        "; where the database makes the ids, or eager_defaults is set, their engine needs\n"
+        "-- create_engine(url, use_insertmanyvalues=False): otherwise SQLAlchemy flushes by INSERT ... RETURNING, for which\n"
+        "-- MariaDB wants SELECT on all columns that are written"
     )
 
 

@@ -54,8 +54,6 @@ class Database:
     """More schemas can be made; see `create_schema`."""
     roles: bool = True
     """Users with rights of their own; see `new_role` and `create_engine_as`."""
-    narrow_returning: bool = True
-    """INSERT ... RETURNING needs the right to read what it returns, not all that it writes."""
     two_phase: bool = True
     """Transactions can be prepared and committed later."""
     snapshot_check: bool = False
@@ -164,7 +162,6 @@ def new_database(kind: str, version: str, administrator: Administrator) -> Itera
         transactional_ddl=is_postgresql,
         storage_parameters=is_postgresql,
         snapshot_check=kind == "mariadb",
-        narrow_returning=kind != "mariadb",
         two_phase=administrator.can_prepare(),
     )
     try:
