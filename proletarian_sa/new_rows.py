@@ -13,6 +13,7 @@ from proletarian_sa.job_ids import id_maker, new_id
 from proletarian_sa.models import DEFAULT_QUEUE, JobTables
 from proletarian_sa.moments import LATEST, microseconds
 from proletarian_sa.names import check_name
+from proletarian_sa.payload import encoder
 
 if TYPE_CHECKING:
     from proletarian_sa.dialects import NewRow
@@ -48,7 +49,7 @@ def read_rows(rows: Iterable[Row], tables: JobTables) -> Iterator[ReadRow]:
 
 def _reader(tables: JobTables) -> Callable[[Row], ReadRow]:
     """Return what checks and encodes one row; a name that was good once is not looked at again."""
-    job_ids, make_id, encode = tables.job_ids, id_maker(tables.job_ids), tables.encode
+    job_ids, make_id, encode = tables.job_ids, id_maker(tables.job_ids), encoder(tables.serializer, tables.max_payload)
     good: set[str] = set()
 
     def name(value: Any, what: str) -> str:

@@ -5,29 +5,48 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from proletarian_sa.errors import PayloadTooLarge
+from proletarian_sa.serializers import TaggedJSON
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from proletarian_sa.models import _Columns
     from proletarian_sa.serializers import Serializer
 
 
 def encode(payload: Any, serializer: Serializer, max_payload: int) -> str:
     """Return a payload as the text to store; see `JobTables.encode`."""
-    text = serializer.encode(payload)
+    return encoder(serializer, max_payload)(payload)
+
+
+def encoder(serializer: Serializer, max_payload: int) -> Callable[[Any], str]:
+    """Return what encodes payloads, as `encode` does: every new job pays for each call in it."""
+    write = serializer.encode
+    known = type(serializer) is TaggedJSON  # whose text is ASCII, without NUL
+
+    def encoded(payload: Any) -> str:
+        text = write(payload)
+        size = len(text) if known else _size(text, serializer)
+        if size > max_payload:
+            raise PayloadTooLarge(
+                f"The payload has {size} bytes encoded; at most {max_payload} are allowed. Store it elsewhere and enqueue "
+                "its key, or raise JobTables(max_payload=…)."
+            )
+        return text
+
+    return encoded
+
+
+def _size(text: str, serializer: Serializer) -> int:
+    """Return how many bytes the text has, once it is one that every database stores."""
     if not isinstance(text, str):
         raise TypeError(f"{type(serializer).__name__}.encode returned {type(text).__name__}, not str. Return text.")
     if "\0" in text:
         raise ValueError("The serializer returned text with a NUL, which PostgreSQL cannot store. Escape it.")
     try:
-        size = len(text) if text.isascii() else len(text.encode())
+        return len(text) if text.isascii() else len(text.encode())
     except UnicodeEncodeError as error:
         raise ValueError(f"The serializer returned text that is no Unicode: {error}. Escape it.") from error
-    if size > max_payload:
-        raise PayloadTooLarge(
-            f"The payload has {size} bytes encoded; at most {max_payload} are allowed. Store it elsewhere and enqueue "
-            "its key, or raise JobTables(max_payload=…)."
-        )
-    return text
 
 
 class PayloadAttribute:

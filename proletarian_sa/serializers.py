@@ -16,17 +16,19 @@ _T = TypeVar("_T")
 _PLAIN = frozenset({dict, list, tuple, set, frozenset, str, int, float, bool, type(None)})
 
 
-def _json_writer() -> Callable[[Any], str]:
-    """Return what writes JSON. It has no state; cycles were found before it is called.
+def _json_writer() -> Callable[[Any, int], Iterable[str]]:
+    """Return what writes JSON, in pieces; the number is 0. It has no state; cycles were found before it is called.
 
     `JSONEncoder.encode` makes CPython's encoder anew at each call, which takes longer than to write a small payload with it.
     """
     encoder = json.JSONEncoder(allow_nan=False, check_circular=False, separators=(",", ":"))
     make = getattr(json.encoder, "c_make_encoder", None)
     if make is None:  # as on PyPy
-        return encoder.encode
-    write = make(None, encoder.default, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, False)
-    return lambda value: "".join(write(value, 0))
+        return lambda value, _level: (encoder.encode(value),)
+    write: Callable[[Any, int], Iterable[str]] = make(
+        None, encoder.default, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, False
+    )
+    return write
 
 
 _to_json = _json_writer()
@@ -211,7 +213,7 @@ class TaggedJSON:
 
         """
         try:
-            return _to_json(value if _is_plain((value,), DEEPEST) else self._tagger.tag(value))
+            return "".join(_to_json(value if _is_plain((value,), DEEPEST) else self._tagger.tag(value), 0))
         except RecursionError:
             raise ValueError(
                 f"payload cannot be encoded so deep in the call stack (recursion limit): {shorten(value)}."

@@ -150,7 +150,7 @@ def test_the_database_is_down_when_the_program_ends(database, queue_engine, tmp_
     door, sign = Door(database.url), tmp_path / "end"
     add(queue_engine, "endless")
     with exits(door.url.render_as_string(hide_password=False), "endless", "waits for a file", str(sign)) as program:
-        wait_until(lambda: [row for row in queued(queue_engine) if row.claimed_by], timeout=LIMIT)
+        wait_until(sign.with_suffix(".begun").exists, timeout=LIMIT)  # the row says so before the worker has heard of it
         door.shut()
         sign.touch()
         code, _, error = program.end()

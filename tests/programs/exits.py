@@ -65,7 +65,9 @@ def main(url, job_type, ending):
     if ending == "stops":
         print([job.job_type for job in worker.stop(0.1)])  # noqa: T201 - for the test to read
     if ending == "waits for a file":
-        while not Path(sys.argv[4]).exists():
+        end = Path(sys.argv[4])
+        end.with_suffix(".begun").touch()
+        while not end.exists():
             worker.join(0.05)
     if ending == "raises":
         raise LookupError("main has a bug")
