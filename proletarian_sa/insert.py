@@ -11,7 +11,8 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 
 from proletarian_sa.dialects import NewRow, RowWriter, Statements, made_id, statements_for
-from proletarian_sa.new_rows import DueTimes, ReadRow, Row, read_rows
+from proletarian_sa.job_ids import unchecked_maker
+from proletarian_sa.new_rows import Completion, ReadRow, Row, read_rows
 from proletarian_sa.own_models import set_values
 from proletarian_sa.wakeups.announce import announce, announce_rows, delay_of, is_wanted
 
@@ -99,6 +100,13 @@ def _chunks(rows: Iterable[Any]) -> Iterator[list[Any]]:
         yield chunk
 
 
+def _noted(chunks: Iterable[list[NewRow]], done: list[NewRow]) -> Iterator[list[NewRow]]:
+    """Give the chunks, and add each to those that are done."""
+    for chunk in chunks:
+        done.extend(chunk)
+        yield chunk
+
+
 def _alike(rows: Iterable[NewRow]) -> Iterator[list[NewRow]]:
     """Return groups of neighbours: in each all have an id, or none has."""
     return (list(group) for _has_none, group in groupby(rows, key=lambda row: row[_JOB_ID] is None))
@@ -117,6 +125,7 @@ class _Inserter:
     def __init__(self, connection: Connection, statements: Statements) -> None:
         self._connection = connection
         self._statements = statements
+        self._makes_ids = unchecked_maker(statements.tables.job_ids) is not None
 
     def insert(self, rows: Iterable[ReadRow]) -> int:
         """Insert rows, and return how many; the ids that the database makes are not asked for."""
@@ -131,13 +140,15 @@ class _Inserter:
         if not rows:
             return []
         now, writer = self._begin(rows)
-        timed = DueTimes(now).of(rows)
-        if all(row[_JOB_ID] is not None for row in timed):
-            writer.write_all(_chunks(timed))
-            ids = [row[_JOB_ID] for row in timed]
+        complete = Completion(now, self._statements.tables.job_ids).of
+        done: list[NewRow] = []
+        if self._makes_ids or all(row[_JOB_ID] is not None for row in rows):
+            writer.write_all(_noted(map(complete, _chunks(rows)), done))
+            ids = [row[_JOB_ID] for row in done]
         else:
-            ids = [job_id for chunk in _chunks(timed) for group in _alike(chunk) for job_id in _write_for_ids(writer, group)]
-        announce_rows(self._connection, self._statements, now, timed, len(timed))
+            chunks = _noted(map(complete, _chunks(rows)), done)
+            ids = [job_id for chunk in chunks for group in _alike(chunk) for job_id in _write_for_ids(writer, group)]
+        announce_rows(self._connection, self._statements, now, done, len(done))
         return ids
 
     def _begin(self, first: Sequence[ReadRow]) -> tuple[dt.datetime, RowWriter]:
@@ -153,8 +164,8 @@ class _Inserter:
         for chunk in _chunks(rows):
             if writer is None:
                 now, writer = self._begin(chunk)
-                due_times = DueTimes(now)
-            timed = due_times.of(chunk)
+                completion = Completion(now, self._statements.tables.job_ids)
+            timed = completion.of(chunk)
             for group in _alike(timed):
                 yield group, writer
             read += len(chunk)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import sqlalchemy as sa
@@ -172,9 +171,9 @@ def number_anew_after_rollback(model: type[Any]) -> None:
     event.listen(model, "after_insert", after_insert)
 
 
-def id_maker(job_ids: JobIds) -> Callable[[], Any]:
-    """Return what makes ids of new jobs, one at each call, as `new_id` does; the usual ones need no check."""
-    return _NEED_NO_CHECK.get(type(job_ids)) or partial(new_id, job_ids)
+def unchecked_maker(job_ids: JobIds) -> Callable[[], Any] | None:
+    """Return what makes an id at each call, as `new_id` does, and cannot fail; None where each id is to be checked."""
+    return _NEED_NO_CHECK.get(type(job_ids))
 
 
 def new_id(job_ids: JobIds, given: Any = None) -> Any:

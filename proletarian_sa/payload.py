@@ -8,33 +8,20 @@ from proletarian_sa.errors import PayloadTooLarge
 from proletarian_sa.serializers import TaggedJSON
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from proletarian_sa.models import _Columns
     from proletarian_sa.serializers import Serializer
 
 
 def encode(payload: Any, serializer: Serializer, max_payload: int) -> str:
     """Return a payload as the text to store; see `JobTables.encode`."""
-    return encoder(serializer, max_payload)(payload)
-
-
-def encoder(serializer: Serializer, max_payload: int) -> Callable[[Any], str]:
-    """Return what encodes payloads, as `encode` does: every new job pays for each call in it."""
-    write = serializer.encode
-    known = type(serializer) is TaggedJSON  # whose text is ASCII, without NUL
-
-    def encoded(payload: Any) -> str:
-        text = write(payload)
-        size = len(text) if known else _size(text, serializer)
-        if size > max_payload:
-            raise PayloadTooLarge(
-                f"The payload has {size} bytes encoded; at most {max_payload} are allowed. Store it elsewhere and enqueue "
-                "its key, or raise JobTables(max_payload=…)."
-            )
-        return text
-
-    return encoded
+    text = serializer.encode(payload)
+    size = len(text) if type(serializer) is TaggedJSON else _size(text, serializer)  # of which it is ASCII, without NUL
+    if size > max_payload:
+        raise PayloadTooLarge(
+            f"The payload has {size} bytes encoded; at most {max_payload} are allowed. Store it elsewhere and enqueue "
+            "its key, or raise JobTables(max_payload=…)."
+        )
+    return text
 
 
 def _size(text: str, serializer: Serializer) -> int:
