@@ -194,7 +194,7 @@ def burdens(sizes: Sizes) -> Iterator[Run]:
     for database in (POSTGRESQL, *OTHERS):
         first = database == POSTGRESQL
         far = sizes.far if first else sizes.far_others
-        near = sizes.near if first else max(sizes.near // 5, 1)
+        near = sizes.near if first else max(sizes.near // 25, 1)
         for name, queued, scheduled in (("near", near, 0), ("far queued", far, 0), ("far scheduled", near, far)):
             yield ours(
                 f"backlog, {name}",

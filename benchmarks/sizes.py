@@ -25,7 +25,7 @@ class Sizes:
     snapshot: int
     snapshot_others: int
     near: int
-    """The small backlog, which is drained as the window of the large ones too."""
+    """The small backlog, which is drained as the window of the large ones too: at least a second's work. A twenty-fifth elsewhere."""
     far: int
     far_others: int
     memory: int
@@ -51,8 +51,8 @@ FORMS: Final = {
         latency=100,
         snapshot=150_000,
         snapshot_others=10_000,
-        near=10_000,
-        far=300_000,
+        near=50_000,
+        far=500_000,
         far_others=50_000,
         memory=150_000,
         idle_seconds=6.0,
@@ -72,7 +72,7 @@ FORMS: Final = {
         latency=500,
         snapshot=1_100_000,
         snapshot_others=110_000,
-        near=10_000,
+        near=50_000,
         far=10_000_000,
         far_others=1_000_000,
         memory=1_000_000,

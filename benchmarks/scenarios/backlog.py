@@ -9,7 +9,7 @@ LATER = 30 * 86_400.0
 """Seconds until scheduled jobs are due."""
 
 
-def backlog(url: str, *, queued: int, scheduled: int = 0, window: int = 10_000, windows: int = 5, threads: int = 4) -> Numbers:
+def backlog(url: str, *, queued: int, scheduled: int = 0, window: int = 10_000, windows: int = 3, threads: int = 4) -> Numbers:
     """Take a window of jobs from the queue, several times; it is filled up again in between.
 
     Returns the rate over all windows, each from the first call of a handler to the last.
