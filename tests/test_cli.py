@@ -10,6 +10,8 @@ from tests.command import APP, Command
 from tests.observing import add
 from tests.queue_contents import archived, queued
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def environment(database):

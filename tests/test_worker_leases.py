@@ -12,7 +12,7 @@ from tests.helpers import wait_until
 from tests.observing import PATIENCE, add, claim, clocked_tables, lapse
 from tests.queue_contents import archived, queued
 
-pytestmark = pytest.mark.async_workers
+pytestmark = [pytest.mark.long, pytest.mark.async_workers]
 
 START = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 

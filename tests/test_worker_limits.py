@@ -14,6 +14,8 @@ from proletarian_sa.dialects import statements_for
 from tests.helpers import wait_until
 from tests.observing import PATIENCE, Recorder, add, clocked_tables
 
+pytestmark = pytest.mark.long
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 

@@ -10,7 +10,7 @@ from tests.claims import LEASED, chosen
 from tests.observing import PATIENCE, Gate, Recorder, add
 from tests.queue_contents import archived, queued
 
-pytestmark = pytest.mark.usefixtures("claim")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("claim")]
 
 
 def test_a_handler_is_asked_to_stop(queue_engine, work):

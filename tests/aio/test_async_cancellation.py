@@ -17,6 +17,8 @@ from tests.observing import PATIENCE, add
 from tests.proxies import proxy
 from tests.queue_contents import User, archived, queued
 
+pytestmark = pytest.mark.long
+
 FROZEN = "worker of a frozen database"
 SOON = 0.5  # the stop_timeout of these tests, seconds
 AT_ONCE = 20.0  # seconds within which what does not wait returns, on a busy machine

@@ -13,6 +13,8 @@ from tests.helpers import wait_until
 from tests.observing import PATIENCE, Recorder, add, clocked_tables
 from tests.queue_contents import User, archived, queued
 
+pytestmark = pytest.mark.long
+
 START = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 MORE = 20.0 if REAL else 0.0
 """Seconds for which a loop is blocked after that was told."""

@@ -11,7 +11,7 @@ from tests.aio.scene import until
 from tests.observing import PATIENCE, add
 from tests.queue_contents import archived, queued
 
-pytestmark = pytest.mark.usefixtures("claim")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("claim")]
 AGAIN = RetryStrategy(retries=1, delays=[0])
 ENDS = (events.JobSucceeded, events.JobFailed, events.JobReleased, events.JobUndeliverable)
 

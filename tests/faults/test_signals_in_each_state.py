@@ -24,10 +24,10 @@ from tests.test_worker_limits import lock_archive
 pytestmark = pytest.mark.long
 
 SIGTERM, SIGINT, SIGHUP = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
-AT_ONCE = 128 + SIGTERM
-"""The code when two signals wait for a process: Python takes that with the lower number first."""
+AT_ONCE = {128 + SIGTERM, 128 + SIGINT}
+"""The code of the command when two signals wait for it: that of the one which Python takes last, mostly the higher number."""
 INTERRUPTED = 1
-"""Here the code of a KeyboardInterrupt, which `asyncio.run` makes of SIGINT once the worker has stopped."""
+"""The code of a KeyboardInterrupt: Python's own, or the one that `asyncio.run` makes of SIGINT once the worker has stopped."""
 SLOW = {"stop_timeout": PATIENCE, "lease": PATIENCE}
 """What no signal waits for within a test, nor a job that was left behind."""
 
@@ -152,7 +152,7 @@ def test_twice(scene: Scene, state: Callable[..., Worker]) -> None:
     """SIGTERM / SIGINT, once and twice: the second ends the command at once; a job that it had is run again, and recorded once."""
     worker = state(scene, (lambda worker: worker.signal(SIGTERM)) if state is in_the_stop else both)
 
-    assert worker.wait() in ({AT_ONCE} if scene.driver is None else {-SIGTERM, INTERRUPTED}), worker.text()
+    assert worker.wait() in (AT_ONCE if scene.driver is None else {-SIGTERM, INTERRUPTED}), worker.text()
     assert [] == archived(scene.engine)
     check_again(scene, any_job=state in WITH_A_JOB)
 
@@ -212,7 +212,7 @@ def test_twice_while_the_application_is_set_up(tmp_path: Path) -> None:
         for number in (signal.SIGSTOP, SIGTERM, SIGINT, signal.SIGCONT):
             command.process.send_signal(number)
 
-        assert AT_ONCE == command.code(), command.output
+        assert command.code() in AT_ONCE, command.output
 
 
 class Option:
@@ -265,7 +265,7 @@ def test_twice_in_the_finish_with_the_option(option: Option) -> None:
     """SIGTERM / SIGINT, once and twice: the second ends the process at once; the job is still in the queue, with its attempt."""
     worker = option.in_the_finish("start", both)
 
-    assert -SIGTERM == worker.wait(), worker.text()
+    assert worker.wait() in {-SIGTERM, INTERRUPTED}, worker.text()
     assert [] == archived(option.engine)
     assert [1] == [row.attempts for row in queued(option.engine)]
 
@@ -279,4 +279,4 @@ def test_twice_without_a_job_with_the_option(option: Option, way: str, away: boo
         wait_until(lambda: "TransientErrorMet 3" in worker.text(), PATIENCE)
     both(worker)
 
-    assert -SIGTERM == worker.wait(), worker.text()
+    assert worker.wait() in {-SIGTERM, INTERRUPTED}, worker.text()

@@ -18,6 +18,8 @@ from tests.helpers import wait_until
 from tests.observing import PATIENCE, add
 from tests.queue_contents import User, archived, queued
 
+pytestmark = pytest.mark.long
+
 TENANT = contextvars.ContextVar("tenant", default="nobody")
 LOG_CONTEXT = contextvars.ContextVar("log_context")
 LOCAL = threading.local()

@@ -18,6 +18,8 @@ from tests.stress import tables as marks
 from tests.stress.processes import REPOSITORY
 from tests.test_job_session_endings import ENDINGS
 
+pytestmark = pytest.mark.long
+
 PROCESSES = 4
 THREADS = 2
 

@@ -31,6 +31,8 @@ from tests.stress import tables as marks
 from tests.stress.processes import python
 from tests.stress.victim import KILLER, NAME, make_jobs
 
+pytestmark = pytest.mark.long
+
 START = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 LEASE = 0.5
 """Seconds."""

@@ -13,6 +13,8 @@ from tests.helpers import wait_until
 from tests.observing import PATIENCE, Recorder, add, change, lapse
 from tests.queue_contents import User, archived, queued
 
+pytestmark = pytest.mark.long
+
 MOST_STATEMENTS = 60
 POINTS = {"archive insert": INSERT, "delete": DELETE, "commit": COMMIT}
 
