@@ -143,7 +143,7 @@ def drains(sizes: Sizes) -> Iterator[Run]:
     yield ours(name, POSTGRESQL, drain_async, sizes.repeats, jobs=sizes.drain, driver="asyncpg", concurrency=100)
     name = "drain, leased, 4 threads, 2 processes"
     yield ours(name, POSTGRESQL, drain, sizes.repeats, jobs=sizes.drain, threads=4, processes=2)
-    for threads in (1, 4):
+    for threads in (1, 4, 16):
         name = f"drain, held, {threads} threads"
         yield ours(name, POSTGRESQL, drain, sizes.repeats, jobs=sizes.held, threads=threads, claim="held")
     name = "drain, held, 4 threads, 2 processes"
@@ -200,7 +200,7 @@ def burdens(sizes: Sizes) -> Iterator[Run]:
                 f"backlog, {name}",
                 database,
                 "scenarios.backlog:backlog",
-                sizes.heavy_repeats,
+                sizes.heavy_repeats_first if first else sizes.heavy_repeats,
                 queued=queued,
                 scheduled=scheduled,
                 window=near,

@@ -10,24 +10,29 @@ from typing import Final
 from benchmarks.results import Results, tables
 
 DOCUMENT: Final = Path("docs/benchmarks.md")
-BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+
+
+def markers(form: str) -> tuple[str, str]:
+    """Return what stands before and after the figures of a form."""
+    return f"<!-- figures, {form}: begin -->", f"<!-- figures, {form}: end -->"
 
 
 def quote(file: Path, root: Path) -> None:
-    """Replace what stands between the markers by what one run has printed.
+    """Replace what stands between the markers of its form by what one run has printed.
 
     Raises:
-        ValueError: The document has no markers.
+        ValueError: The document has no such markers.
     """
-    document = root / DOCUMENT
+    document, results = root / DOCUMENT, Results.read(file)
     text = document.read_text()
-    picture = file.with_suffix(".svg")
+    begin, end = markers(results.form)
+    picture, copy = file.with_suffix(".svg"), document.with_name(f"{document.stem}-{results.form}.svg")
     shown = ""
     if picture.exists():
-        shutil.copyfile(picture, document.with_suffix(".svg"))
-        shown = f"![How far each target was reached]({document.with_suffix('.svg').name})\n\n"
-    figures = f"{BEGIN}\n\n{shown}{tables(Results.read(file))}\n{END}"
-    changed, times = re.subn(f"{re.escape(BEGIN)}.*{re.escape(END)}", lambda _: figures, text, flags=re.DOTALL)
+        shutil.copyfile(picture, copy)
+        shown = f"![How far each target was reached]({copy.name})\n\n"
+    figures = f"{begin}\n\n{shown}{tables(results)}\n{end}"
+    changed, times = re.subn(f"{re.escape(begin)}.*{re.escape(end)}", lambda _: figures, text, flags=re.DOTALL)
     if times != 1:
-        raise ValueError(f"{document} must have {BEGIN} and {END} once, for the figures to stand between.")
+        raise ValueError(f"{document} must have {begin} and {end} once, for the figures to stand between.")
     document.write_text(changed)

@@ -25,13 +25,15 @@ class Sizes:
     snapshot: int
     snapshot_others: int
     near: int
-    """The small backlog, which is drained as the window of the large ones too: at least a second's work. A twenty-fifth elsewhere."""
+    """The small backlog, the window of the large ones too: at least a second's work. A twenty-fifth of it on other databases."""
     far: int
     far_others: int
     memory: int
     idle_seconds: float
     heavy_repeats: int
     """Of what takes long: backlog, snapshot, memory."""
+    heavy_repeats_first: int
+    """Of the backlogs on PostgreSQL, where a run is short beside what the machine's disk does meanwhile."""
     sweep: bool
     """Try all settings of the peers, not only those that were best."""
     patience: float
@@ -57,6 +59,7 @@ FORMS: Final = {
         memory=150_000,
         idle_seconds=6.0,
         heavy_repeats=1,
+        heavy_repeats_first=2,
         sweep=False,
         patience=120.0,
     ),
@@ -78,6 +81,7 @@ FORMS: Final = {
         memory=1_000_000,
         idle_seconds=30.0,
         heavy_repeats=3,
+        heavy_repeats_first=3,
         sweep=True,
         patience=3600.0,
     ),
@@ -99,6 +103,7 @@ FORMS: Final = {
         memory=100,
         idle_seconds=0.5,
         heavy_repeats=1,
+        heavy_repeats_first=1,
         sweep=False,
         patience=60.0,
     ),

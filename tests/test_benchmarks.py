@@ -15,7 +15,7 @@ from benchmarks.arguments import parse
 from benchmarks.environments import ROOT
 from benchmarks.measure import Outcome, Run, Stopwatch, percentile
 from benchmarks.plan import plan
-from benchmarks.quote import BEGIN, DOCUMENT, END, quote
+from benchmarks.quote import DOCUMENT, markers, quote
 from benchmarks.results import Results, tables
 from benchmarks.runner import run_all
 from benchmarks.servers import KINDS, SETTINGS, durable, start
@@ -166,25 +166,27 @@ def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:
 def test_figures_stand_between_markers(tmp_path: Path) -> None:
     """Quoting replaces what stands between the markers and nothing else; a second time changes nothing."""
     made_up_results().write(tmp_path / "r.json")
-    document = tmp_path / DOCUMENT
+    document, (begin, end), (begin_others, end_others) = tmp_path / DOCUMENT, markers(made_up_results().form), markers("others")
     document.parent.mkdir()
-    document.write_text(f"before\n{BEGIN}\nold figures\n{END}\nafter\n")
+    others = f"{begin_others}\nfigures of others\n{end_others}"
+    document.write_text(f"before\n{begin}\nold figures\n{end}\nbetween\n{others}\nafter\n")
     quote(tmp_path / "r.json", tmp_path)
     once = document.read_text()
     quote(tmp_path / "r.json", tmp_path)
 
     assert once == document.read_text()
     assert "old figures" not in once
-    assert once.startswith(f"before\n{BEGIN}\n")
-    assert once.endswith(f"{END}\nafter\n")
+    assert once.startswith(f"before\n{begin}\n")
+    assert once.endswith(f"{end}\nbetween\n{others}\nafter\n")
     assert "against PgQueuer" in once
 
 
-def test_the_page_has_a_place_for_figures() -> None:
-    """The documentation has both markers once."""
+@pytest.mark.parametrize("form", ["quick", "full"])
+def test_the_page_has_a_place_for_figures(form: str) -> None:
+    """The documentation has both markers of a form once."""
     text = (ROOT / DOCUMENT).read_text()
 
-    assert (1, 1) == (text.count(BEGIN), text.count(END))
+    assert [1, 1] == [text.count(marker) for marker in markers(form)]
 
 
 def test_a_document_without_markers_is_left_alone(tmp_path: Path) -> None:
@@ -194,7 +196,7 @@ def test_a_document_without_markers_is_left_alone(tmp_path: Path) -> None:
     document.parent.mkdir()
     document.write_text("mine")
 
-    with pytest.raises(ValueError, match="figures: begin"):
+    with pytest.raises(ValueError, match="figures, tiny: begin"):
         quote(tmp_path / "r.json", tmp_path)
     assert "mine" == document.read_text()
 
