@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-if TYPE_CHECKING:
-    import sqlalchemy as sa
+import sqlalchemy as sa
 
+if TYPE_CHECKING:
     from benchmarks.measure import Numbers
 
 PARTS: Final = {"supervisor": "claim", "handler": "run", "finisher": "finish"}
@@ -35,7 +35,8 @@ def profile(engine: sa.Engine, jobs: int, main_thread: float | None = None) -> N
     if main_thread is not None:
         spent["run"] += time.thread_time() - main_thread
     if engine.dialect.name == "postgresql":
-        with engine.connect() as connection:
+        asking = sa.create_engine(engine.url, poolclass=sa.NullPool)  # no connection that has done anything for the worker
+        with asking.connect() as connection:
             spent[SERVER] = sum(map(processor_seconds, connection.exec_driver_sql(BACKENDS).scalars()))
     return {f"{part} µs/job": seconds / jobs * 1e6 for part, seconds in spent.items()}
 

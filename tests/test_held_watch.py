@@ -211,6 +211,26 @@ def test_a_look_finds_the_living(database, queue_engine):
     assert [found] * 5 == again
 
 
+def test_a_look_while_an_emoji_is_on_its_way(database, queue_engine):
+    """MySQL lists no connection while the statement of any has text beyond its old character set: that is no sign of an end."""
+    database.require("row_locks")
+    held = statements_for(queue_engine.dialect, default_tables).held
+    function = "pg_sleep" if queue_engine.dialect.name == "postgresql" else "SLEEP"
+    with queue_engine.connect() as own, queue_engine.connect() as other, queue_engine.connect() as observer:
+        mine, numbers = session_id(own), {session_id(own), session_id(other)}
+        thread = threading.Thread(target=lambda: other.exec_driver_sql(f"SELECT {function}(0.4), '\N{PARTY POPPER}'"))
+        thread.start()
+        seen = []
+        while thread.is_alive():
+            seen.append(held.living(observer, numbers))
+            observer.rollback()
+        thread.join()
+
+    assert {mine} < numbers
+    assert [numbers] * len(seen) == seen
+    assert seen
+
+
 def test_short_jobs_ask_for_no_look(database, queue_engine, work, monkeypatch):
     """Jobs that take less than a second cost no statement of the watch; here a minute, as the machine may be busy."""
     database.require("row_locks")

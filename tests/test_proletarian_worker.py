@@ -71,12 +71,15 @@ def test_the_worker_id_names_threads_and_events(queue_engine, work):
         add(queue_engine, queue="mail")
         worker.start()
         gate.begun.get(timeout=PATIENCE)
+        handlers = {f"{expected} handler 1", f"{expected} handler 2"}
+        # the second may yet begin
+        wait_until(lambda handlers=handlers: handlers <= {thread.name for thread in threading.enumerate()}, PATIENCE)
         threads = {thread.name for thread in set(threading.enumerate()) - before}
         gate.open.set()
         seen.wait_for(events.JobSucceeded)
         worker.stop()
 
-        assert {f"{expected} handler 1", f"{expected} handler 2"} < threads
+        assert handlers < threads
         assert [] == [name for name in threads if not name.startswith(f"{expected} ")]
         assert {expected} == {event.worker_id for event in seen.events}
 

@@ -35,11 +35,12 @@ def write_ahead(connection: Any, _record: object) -> None:
 
 
 def new_queue(url: str, jobs: int = 0, *, threads: int = 1, process_in: float | None = None) -> sa.Engine:
-    """Create the tables and enqueue jobs that are due now, or after so many seconds."""
+    """Create the tables and enqueue jobs that are due now, or after so many seconds; the engine has no connection afterwards."""
     engine = open_engine(url, threads)
     create_all(engine)
     fill(engine, jobs, process_in=process_in)
     settle(engine)
+    engine.dispose()
     return engine
 
 

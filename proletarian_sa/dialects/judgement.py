@@ -59,3 +59,9 @@ class Judgement:
     def is_lost_savepoint(self, error: BaseException) -> bool:
         """Return whether a savepoint is gone: the database, or DDL, ended the transaction under it."""
         raise NotImplementedError
+
+
+def code(error: BaseException | None) -> int | None:
+    """Return the error number of a server of MySQL's family, or of its driver."""
+    number = error.args[0] if error is not None and error.args else None
+    return number if isinstance(number, int) else None

@@ -11,6 +11,7 @@ from sqlalchemy.ext.compiler import compiles
 
 from proletarian_sa.dialects.base import dotted
 from proletarian_sa.dialects.counting import one_more
+from proletarian_sa.dialects.judgement import code
 from proletarian_sa.dialects.mysql_held import MySQLHeld, is_mariadb
 from proletarian_sa.dialects.two_steps import TwoStepArchive
 from proletarian_sa.floor import EARLIEST
@@ -239,12 +240,6 @@ def _after_claim(job: ClaimedJob, *, lapsed: bool) -> ClaimedJob:
     if lapsed:
         return replace(job, crashes=one_more(job.crashes))
     return replace(job, attempts=one_more(job.attempts))
-
-
-def code(error: BaseException | None) -> int | None:
-    """Return the server's or the driver's error number."""
-    number = error.args[0] if error is not None and error.args else None
-    return number if isinstance(number, int) else None
 
 
 @compiles(as_utc, *MYSQL_FAMILY)

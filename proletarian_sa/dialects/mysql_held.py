@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 
 from proletarian_sa.dialects.held import HeldStatements
+from proletarian_sa.dialects.judgement import code
 from proletarian_sa.dialects.two_steps import TwoSteps
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ IDLE_TIMEOUTS: Final = {
 }
 # MariaDB's default: with more of it a claim may collect due jobs first, and then lock them all at once.
 FOR_A_SESSION: Final = {**IDLE_TIMEOUTS, "join_cache_level": 2}
+NOT_SHOWN: Final = 3854  # MySQL lists no session while any of them runs a statement with text beyond utf8mb3, such as an emoji
 FOR_ALL: Final = ("innodb_kill_idle_transaction", "kill_idle_transaction")  # Percona's: nobody can be excepted
 CLUSTERS: Final = ("wsrep_on", "group_replication_group_name", "group_replication_single_primary_mode")
 TRIES: Final = 10  # each lost to a commit in the microseconds between a look at a job and its lock
@@ -93,7 +95,12 @@ class MySQLHeld(HeldStatements):
         return self._two_steps.archive(connection, finish, self.key(finish.job))
 
     def living(self, connection: Connection, backends: Collection[int]) -> set[int]:
-        return set(connection.execute(self._living, {"backends": list(backends)}).scalars())
+        try:
+            return set(connection.execute(self._living, {"backends": list(backends)}).scalars())
+        except exc.DBAPIError as error:
+            if code(error.orig) != NOT_SHOWN:
+                raise
+            return set(backends)  # not known this time
 
     def why_not(self, connection: Connection) -> str | None:
         version, comment = connection.exec_driver_sql("SELECT version(), @@version_comment").one()

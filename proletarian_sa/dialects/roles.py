@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from proletarian_sa.dialects.mysql import code
+from proletarian_sa.dialects.judgement import code
 from proletarian_sa.dialects.postgresql import sqlstate
 
 if TYPE_CHECKING:
