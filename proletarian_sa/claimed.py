@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    import datetime as dt
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +33,8 @@ class ClaimedJob:
         crashes: Runs lost with their worker so far.
         token: Unique per claim; every later write of this job is fenced by `(job_id, token)`.
         row: Of a held job, what its row says; None: leased, the row has the token.
-        enqueued_at: Aware UTC.
-        process_at: When it was due; aware UTC.
+        enqueued: When it was enqueued, in UTC; naive where the driver has said so, because hardly any handler asks.
+        due: When it was due; likewise.
     """
 
     job_id: Any
@@ -45,10 +43,20 @@ class ClaimedJob:
     payload_text: str
     attempts: int
     crashes: int
-    enqueued_at: dt.datetime
-    process_at: dt.datetime
+    enqueued: dt.datetime
+    due: dt.datetime
     token: str
     row: HeldRow | None = None
+
+    @property
+    def enqueued_at(self) -> dt.datetime:
+        """When it was enqueued, aware UTC."""
+        return self.enqueued.replace(tzinfo=dt.UTC)
+
+    @property
+    def process_at(self) -> dt.datetime:
+        """When it was due, aware UTC."""
+        return self.due.replace(tzinfo=dt.UTC)
 
 
 @dataclass(slots=True, eq=False)

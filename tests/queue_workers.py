@@ -213,8 +213,8 @@ def claims_beside(engine: sa.Engine, tables: JobTables, known: set[str]) -> list
                 payload_text=row.payload,
                 attempts=row.attempts,
                 crashes=row.crashes or 0,
-                enqueued_at=row.enqueued_at,
-                process_at=row.process_at,
+                enqueued=row.enqueued_at,
+                due=row.process_at,
                 token=row.claimed_by,
             )
             for row in connection.execute(query)

@@ -224,8 +224,8 @@ def taken(due: dt.datetime) -> ClaimedJob:
         payload_text="",
         attempts=1,
         crashes=0,
-        enqueued_at=due,
-        process_at=due,
+        enqueued=due,
+        due=due,
         token="t",  # noqa: S106
     )
 

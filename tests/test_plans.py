@@ -181,7 +181,7 @@ def ghost() -> ClaimedJob:
         payload_text="{}",
         attempts=1,
         crashes=0,
-        enqueued_at=now,
-        process_at=now,
+        enqueued=now,
+        due=now,
         token="nobody's",  # noqa: S106 - names a claim
     )

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from proletarian_sa.wakeups.contract import Notifications
 
 Time = sa.ColumnElement[dt.datetime]
-_due = operator.attrgetter("process_at")
+_due = operator.attrgetter("due")
 NO_DELAY = dt.timedelta()
 
 

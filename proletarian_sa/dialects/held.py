@@ -173,8 +173,8 @@ def _claimed_job(row: Any, queue: str, token: str) -> ClaimedJob:
         # A lapsed lease is a run lost with its worker: it is repeated under the same number, and counted apart.
         attempts=attempts if lapsed else one_more(attempts),
         crashes=one_more(crashes) if lapsed else crashes,
-        enqueued_at=enqueued_at,
-        process_at=process_at,
+        enqueued=enqueued_at,
+        due=process_at,
         token=token,
         row=HeldRow(attempts=attempts, claimed_by=claimed_by, backend=backend),
     )

@@ -16,7 +16,7 @@ from proletarian_sa.dialects.postgresql_bulk import PostgreSQLBulk
 from proletarian_sa.dialects.postgresql_held import PostgreSQLHeld
 from proletarian_sa.dialects.postgresql_notify import PostgreSQLNotifications
 from proletarian_sa.floor import EARLIEST
-from proletarian_sa.types import as_utc, current_time, later, latest, statement_time
+from proletarian_sa.types import UTCDateTime, as_utc, current_time, later, latest, statement_time
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -93,7 +93,7 @@ class PostgreSQLStatements(Statements):
                 ),
             )
             .values(self._claimed_values)
-            .returning(*self.read)
+            .returning(*map(_unprocessed, self.read))
         )
         self._plan_by_key, self._plan_in_order = settings(BY_KEY), settings(IN_ORDER)
         self._wait_briefly = settings(IMPATIENT)
@@ -315,6 +315,11 @@ def sqlstate(error: BaseException | None) -> str | None:
         if isinstance(state, str):
             return state
     return None
+
+
+def _unprocessed(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    """Return what reads a column; if it is a time, as the driver gives it, naive: a call for each costs too much."""
+    return sa.type_coerce(as_utc(column), sa.DateTime()) if isinstance(column.type, UTCDateTime) else column
 
 
 @compiles(as_utc, "postgresql")
