@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from proletarian_sa.running import RunningJob
 
+TURN: Final = 0.0005  # seconds
 EXIT_FAILED: Final = 1
 EXIT_JOBS_CUT_OFF: Final = 3
 _LOOK: Final = 0.1  # seconds between looks at whether a signal came
@@ -66,6 +67,7 @@ def worker(target: str, log_level: str, **options: Any) -> None:
     after a second signal n.
     """
     signals = _Signals()
+    take_short_turns()
     runner = asyncio.Runner()  # makes a loop when it has something to run
     queue_worker = _load(target, runner)
     given = _given(queue_worker, **options)
@@ -89,6 +91,14 @@ def worker(target: str, log_level: str, **options: Any) -> None:
     if running and isinstance(queue_worker, AsyncQueueWorker):
         _end_now(code)
     sys.exit(code)
+
+
+def take_short_turns() -> None:
+    """Let the threads of this process change more often than Python does by itself: those that claim and record wait for handlers.
+
+    They need the interpreter dozens of times for one large result, and handlers that only compute keep it for a whole turn.
+    """
+    sys.setswitchinterval(min(sys.getswitchinterval(), TURN))
 
 
 def _given(

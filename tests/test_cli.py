@@ -19,6 +19,14 @@ def environment(database):
     return {"APP_URL": database.url_text}
 
 
+def test_threads_take_short_turns(queue_engine, environment):
+    """The process is the worker's: its threads change ten times as often as Python's do by themselves."""
+    with Command(f"{APP}:make_telling_worker", **environment) as command:
+        assert "a turn takes 0.0005" == command.wait_for("a turn")
+        command.process.terminate()
+        assert 0 == command.code(), command.output
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_first_signal_lets_running_jobs_finish(queue_engine, environment, number):
     """SIGTERM and SIGINT: the running job is finished and recorded, no other begins, and the exit code is 0."""

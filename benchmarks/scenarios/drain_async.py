@@ -14,6 +14,7 @@ from benchmarks.measure import Numbers, Stopwatch
 from benchmarks.profile import profile
 from benchmarks.scenarios.queue import new_queue, wait_until_empty
 from proletarian_sa import AsyncQueueWorker, JobRegistry
+from proletarian_sa.cli import take_short_turns
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 def drain(url: str, *, jobs: int, driver: str, concurrency: int) -> Numbers:
     """Empty a queue by one worker in this process; the queue is filled by another driver."""
     engine = new_queue(url, jobs)
+    take_short_turns()  # as the command does
     numbers: Numbers = uvloop.run(_drain(engine, sa.make_url(url), jobs, driver, concurrency))
     return numbers
 

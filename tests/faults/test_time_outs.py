@@ -26,13 +26,15 @@ OF_A_SERVER = {
     },
 }
 """Settings by name: the value, and what the driver says."""
+LONG_ENOUGH = 600
+"""Seconds."""
 
 
 class Lock:
     """Somebody's lock on a whole table, as a migration takes it."""
 
-    def __init__(self, engine: sa.Engine, table: str) -> None:
-        self._engine, self._table = engine, table
+    def __init__(self, engine: sa.Engine, kind: str, table: str) -> None:
+        self._engine, self._kind, self._table = engine, kind, table
         self._connection: sa.Connection | None = None
 
     def take(self) -> None:
@@ -41,6 +43,8 @@ class Lock:
         if self._engine.dialect.name == "postgresql":
             self._connection.exec_driver_sql(f"LOCK TABLE proletarian.{self._table} IN ACCESS EXCLUSIVE MODE")
         else:
+            for name in OF_A_SERVER[self._kind]:  # which are not meant for this connection
+                self._connection.exec_driver_sql(f"SET SESSION {name} = {LONG_ENOUGH}")
             self._connection.exec_driver_sql(f"LOCK TABLES {self._table} WRITE")
 
     def release(self) -> None:
@@ -84,7 +88,7 @@ def test_time_outs(own_scene: Scene, own_server: OwnServer) -> None:
         with time_out(own_server, account, name) as words:
             worker = own_scene.start(url=account.url, worker={"worker_threads": 2}, longest_pause=LONGEST_PAUSE)
             for table in ("archived_job", "job"):
-                lock = Lock(own_scene.engine, table)
+                lock = Lock(own_scene.engine, own_server.kind, table)
                 come_over = meet_idle if table == "job" else go_through
                 come_over(own_scene, worker, Condition(f"{name}: {table} locked", lock.take, lock.release, (words,)))
             assert 0 == worker.stop()

@@ -20,6 +20,12 @@ def tell(text):
     sys.stdout.flush()
 
 
+def make_telling_worker():
+    """Make the worker, and tell how long a thread may keep the interpreter."""
+    tell(f"a turn takes {sys.getswitchinterval():g}")
+    return make_worker()
+
+
 @jobs.handler("tell")
 def tell_payload(payload, job):
     """Tell what was given."""
