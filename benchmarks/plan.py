@@ -57,7 +57,7 @@ PEERS: Final = (
         database=POSTGRESQL,
         drain=[{"driver": "asyncpg", "batch": batch} for batch in (500, 100, 200, 1000)],
         bulk=[{"driver": "asyncpg", "batch": batch} for batch in (5000, 1000, 20_000)],
-        jobs=0.5,
+        jobs=0.25,
     ),
     Peer(
         name="PgQueuer, psycopg",
@@ -65,7 +65,7 @@ PEERS: Final = (
         database=POSTGRESQL,
         drain=[{"driver": "psycopg", "batch": batch} for batch in (500, 100, 200, 1000)],
         bulk=[{"driver": "psycopg", "batch": batch} for batch in (5000, 1000, 20_000)],
-        jobs=0.5,
+        jobs=0.25,
     ),
     Peer(
         name="Oban",
@@ -73,7 +73,7 @@ PEERS: Final = (
         database=POSTGRESQL,
         drain=[{"limit": limit} for limit in (500, 20, 100)],
         bulk=[{"batch": batch} for batch in (5000, 1000)],
-        jobs=0.1,
+        jobs=0.05,
     ),
     Peer(
         name="procrastinate",
@@ -81,14 +81,14 @@ PEERS: Final = (
         database=POSTGRESQL,
         drain=[{"concurrency": concurrency} for concurrency in (10, 1, 4, 50)],
         bulk=[{"batch": batch} for batch in (5000, 1000)],
-        jobs=0.04,
+        jobs=0.02,
     ),
     Peer(
         name="DBOS",
         environment="dbos",
         database=POSTGRESQL,
         drain=[{"worker_concurrency": limit, "polling": 0.01} for limit in (100, None, 20)],
-        jobs=0.02,
+        jobs=0.01,
     ),
     Peer(name="huey", environment="huey", database="sqlite", drain=[{"workers": workers} for workers in (1, 4)], jobs=1.0),
     Peer(

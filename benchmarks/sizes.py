@@ -44,7 +44,7 @@ FORMS: Final = {
     "quick": Sizes(
         repeats=2,
         repeats_others=1,
-        drain=80_000,
+        drain=160_000,
         held=3_000,
         others=4_000,
         bulk=40_000,

@@ -49,7 +49,7 @@ class QueueWorker(WorkerBase):
         queue: Which queue, or several in strict order: jobs of a later one are taken when none of the earlier ones is due, so a
             full queue starves those behind it. `default` by default.
         worker_threads: How many handlers run at the same time; 1 by default.
-        polling_interval: How long to wait when no job is due, seconds or timedelta; 0.1 s by default, with a tenth of jitter. A
+        polling_interval: How long to wait when no job is due, seconds or timedelta; 0.1 s by default, and up to a tenth more. A
             commit of jobs in this process ends the wait; so does one elsewhere, with `JobTables(notify=True)` on PostgreSQL.
         tables: Which pair of tables; the same as for `enqueue`.
         claim: `leased`, the default: a claim is written into the job's row, and lapses without a sign of life. `held`: one

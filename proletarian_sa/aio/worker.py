@@ -65,7 +65,7 @@ class AsyncQueueWorker(WorkerBase):
         handler: A `JobRegistry`, or a function of `(job_type, payload)`; `async def`, or plain.
         queue: Which queue, or several in strict order; see `QueueWorker`, as for all options that are not explained here.
         concurrency: How many handlers run at the same time; 100 by default.
-        polling_interval: How long to wait when no job is due, seconds or timedelta; 0.1 s by default, with a tenth of jitter.
+        polling_interval: How long to wait when no job is due, seconds or timedelta; 0.1 s by default, and up to a tenth more.
         tables: Which pair of tables; the same as for `enqueue`.
         claim: `leased`, the default, or `held`.
         lease: How long a job is ours without a sign of life, seconds or timedelta; 60 s by default. Prolonged while it is in hand.

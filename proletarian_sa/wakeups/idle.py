@@ -130,7 +130,7 @@ class Idle:
 
         **Transaction:** while notifications are heard, one of its own, which reads when the next job is due.
         """
-        runtime, jitter = self._runtime, random.uniform(0.9, 1.1)
+        runtime, jitter = self._runtime, random.uniform(1.0, 1.1)  # never more than one statement an interval
         notifications, shortest = runtime.statements.notifications, self._interval * jitter
         # A clock that a test moves may jump.
         if notifications is None or self._listener is None or not self._listener.hears or runtime.tables.clock is not None:
