@@ -51,12 +51,16 @@ class ClaimedJob:
     @property
     def enqueued_at(self) -> dt.datetime:
         """When it was enqueued, aware UTC."""
-        return self.enqueued.replace(tzinfo=dt.UTC)
+        return _aware(self.enqueued)
 
     @property
     def process_at(self) -> dt.datetime:
         """When it was due, aware UTC."""
-        return self.due.replace(tzinfo=dt.UTC)
+        return _aware(self.due)
+
+
+def _aware(moment: dt.datetime) -> dt.datetime:
+    return moment.replace(tzinfo=dt.UTC) if moment.tzinfo is None else moment
 
 
 @dataclass(slots=True, eq=False)
