@@ -11,7 +11,7 @@ from proletarian_sa.log import log_event
 from tests.observing import PATIENCE, Gate, add
 from tests.queue_contents import archived
 
-pytestmark = pytest.mark.usefixtures("claim")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("claim")]
 
 
 class Broken:

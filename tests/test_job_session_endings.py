@@ -9,7 +9,7 @@ from tests.claims import process_next_job
 from tests.observing import add
 from tests.queue_contents import User, archived, queued
 
-pytestmark = [pytest.mark.usefixtures("claim"), pytest.mark.async_drivers]
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("claim"), pytest.mark.async_drivers]
 
 
 def names(engine):

@@ -13,7 +13,7 @@ from tests.helpers import wait_until
 from tests.observing import PATIENCE, Recorder, add, change, claim, end_session, is_waiting, lapse, session_id
 from tests.queue_contents import User, archived, queued
 
-pytestmark = pytest.mark.usefixtures("claim")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("claim")]
 
 HEAVY = 60
 """Rows that the rival has written: the database ends the lighter transaction, the handler's."""

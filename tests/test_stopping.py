@@ -17,6 +17,8 @@ from proletarian_sa import JobInterrupted, RetryStrategy, backoff, default_table
 from tests.observing import PATIENCE, Gate, Recorder, Spoken, add
 from tests.queue_contents import User, left, queued
 
+pytestmark = pytest.mark.long
+
 NOW = dt.datetime.now(dt.UTC)
 FREE = (0, None, None, None)  # attempts, claimed_by, lease_until, crashes: as it was enqueued
 

@@ -13,6 +13,8 @@ from tests.helpers import wait_until
 from tests.observing import PATIENCE, Recorder, add, backends, end_session, session_id, transactions
 from tests.queue_contents import Base, User, archived, queued
 
+pytestmark = pytest.mark.long
+
 START = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 
 

@@ -13,7 +13,7 @@ from tests.aio.scene import until
 from tests.observing import add
 from tests.queue_contents import User, archived, queued
 
-pytestmark = pytest.mark.usefixtures("claim")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("claim")]
 
 
 class Cancelling:
