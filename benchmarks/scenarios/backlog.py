@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from benchmarks.measure import Numbers, Stopwatch
 from benchmarks.scenarios.queue import counting_worker, fill, new_queue, settle
-from proletarian_sa.cli import take_short_turns
 
 LATER = 30 * 86_400.0
 """Seconds until scheduled jobs are due."""
@@ -15,7 +14,6 @@ def backlog(url: str, *, queued: int, scheduled: int = 0, window: int = 10_000, 
 
     Returns the rate over all windows, each from the first call of a handler to the last.
     """
-    take_short_turns()
     engine = new_queue(url, scheduled, threads=threads, process_in=LATER)
     fill(engine, queued)
     settle(engine)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from benchmarks.measure import Numbers, Stopwatch
 from benchmarks.profile import profile
 from benchmarks.scenarios.queue import counting_worker, new_queue, open_engine, wait_until_empty
-from proletarian_sa.cli import take_short_turns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +28,6 @@ class Together(NamedTuple):
 
 def drain(url: str, *, jobs: int, threads: int = 1, processes: int = 1, claim: str = "leased") -> Numbers:
     """Empty a queue by one worker in this process, or by several in as many processes."""
-    take_short_turns()  # as the command does
     engine = new_queue(url, jobs, threads=threads)
     if processes > 1:
         rate = drain_by_processes(url, jobs, processes, {"worker_threads": threads, "claim": claim})
@@ -70,7 +68,6 @@ def wait(workers: Sequence[BaseProcess], counts: SynchronizedArray[int], wanted:
 def work(url: str, number: int, together: Together, options: dict[str, Any]) -> None:
     """Be one of several processes: say that all is loaded, wait for the word, work, say how far we are."""
     watch = Stopwatch(0)
-    take_short_turns()
     worker = counting_worker(open_engine(url, options["worker_threads"]), watch, **options)
     together.ready[number] = 1
     together.go.wait()

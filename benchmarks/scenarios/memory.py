@@ -8,7 +8,6 @@ from typing import Any
 
 from benchmarks.measure import Numbers, Stopwatch
 from benchmarks.scenarios.queue import make_worker, new_queue
-from proletarian_sa.cli import take_short_turns
 
 SETTLED = 0.3
 """After this share of the jobs all is loaded and all buffers have grown."""
@@ -16,7 +15,6 @@ SETTLED = 0.3
 
 def memory(url: str, *, jobs: int, threads: int = 4) -> Numbers:
     """Return the resident memory when it had settled and at the end, in MiB, and the ratio of the two."""
-    take_short_turns()
     engine = new_queue(url, jobs, threads=threads)
     watch = Stopwatch(jobs)
     settled = 0.0

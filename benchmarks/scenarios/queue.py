@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from proletarian_sa import JobRegistry, QueueWorker, create_all, default_tables, enqueue_many
+from proletarian_sa.cli import take_short_turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,7 +89,8 @@ def wait_until_empty(engine: sa.Engine, patience: float = 60.0) -> float:
 
 
 def make_worker(engine: sa.Engine, work: Callable[[Any], object], **options: Any) -> QueueWorker:
-    """Return a worker whose handler for all jobs is a function of the payload."""
+    """Return a worker whose handler for all jobs is a function of the payload, in a process like that of the command."""
+    take_short_turns()
     jobs = JobRegistry()
     jobs.handler("work")(work)
     return QueueWorker(engine, jobs, **options)

@@ -9,12 +9,10 @@ import sqlalchemy as sa
 from benchmarks.measure import Numbers, Stopwatch
 from benchmarks.scenarios.queue import counting_worker, full_name, new_queue
 from proletarian_sa import default_tables
-from proletarian_sa.cli import take_short_turns
 
 
 def snapshot(url: str, *, jobs: int, held_open: bool, threads: int = 4) -> Numbers:
     """Return the rate over all jobs, and that of the last tenth, when nearly all are dead rows."""
-    take_short_turns()
     engine = new_queue(url, jobs, threads=threads)
     watch = Stopwatch(jobs)
     with ExitStack() as stack:
