@@ -98,7 +98,7 @@ class Trap:
     def _write(self, text: str) -> None:
         """Make the sign, whole at once."""
         assert self._sign is not None
-        unfinished = self._sign.with_suffix(".unfinished")
+        unfinished = self._sign.with_name(f"{self._sign.name}.unfinished")  # not with_suffix: names have dots
         unfinished.write_text(text)
         unfinished.rename(self._sign)
 
