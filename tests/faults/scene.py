@@ -266,19 +266,24 @@ class Scene:
             self.wait(lambda worker=worker, others=others: self._does_a_job(worker, others))
 
     def _does_a_job(self, worker: Worker, others: list[Worker]) -> bool:
-        """Return whether it was this worker that did a job; another may have come to a stop with it in its hand."""
+        """Return whether it was this worker that did a job; another may have come to a stop with it, or a lock, in its hand."""
+        added: list[uuid.UUID] = []
         for other in others:
             other.signal(signal.SIGSTOP)
-        (job_id,) = self.add(1)
         try:
-            wait_until(lambda: self.told("JobSucceeded", job_id=job_id), timeout=ALONE, pause=0.02)
-        except AssertionError:
+            added = self.add(1)
+            wait_until(lambda: self._doers(added), timeout=ALONE, pause=0.02)
+        except (AssertionError, sa.exc.OperationalError):  # the latter: SQLite, and one that has stopped in the middle of a write
             return False
         finally:
             for other in others:
                 other.signal(signal.SIGCONT)
-            self.wait(lambda: self.told("JobSucceeded", job_id=job_id))
-        return worker.pid in {line["process"] for line in self.told("JobSucceeded", job_id=job_id)}
+            self.wait(lambda: not added or self._doers(added))
+        return worker.pid in self._doers(added)
+
+    def _doers(self, job_ids: list[uuid.UUID]) -> set[int]:
+        """Return the processes that have done these jobs."""
+        return {line["process"] for job_id in job_ids for line in self.told("JobSucceeded", job_id=job_id)}
 
     def measured(self, fault: str, recovered: float, ids: Iterable[uuid.UUID] | None = None) -> None:
         """Keep a line for the table in the documentation: of jobs in hand when the fault came, by default all.
