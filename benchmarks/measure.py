@@ -6,9 +6,19 @@ import statistics
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, Protocol
 
 Numbers = dict[str, float]
+GLANCE: Final = 0.5
+"""Seconds between two looks at whether a worker lives."""
+
+
+class HasError(Protocol):
+    """A worker, which knows what has ended it; peers have none of ours."""
+
+    @property
+    def error(self) -> BaseException | None:
+        """What has ended it, if anything has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +82,16 @@ class Stopwatch:
             if self.count == self.jobs:
                 self.ended = time.perf_counter()
                 self.done.set()
+
+    def wait_for(self, worker: HasError) -> None:
+        """Wait until there were as many calls as there are jobs.
+
+        Raises:
+            Exception: What has ended the worker meanwhile.
+        """
+        while not self.done.wait(GLANCE):
+            if worker.error is not None:
+                raise worker.error
 
     def rate(self, ended: float | None = None) -> float:
         """Return jobs per second, from the first call of a handler to the last, or to a later moment."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import threading
 import time
-from collections import deque
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ EARLIEST: Final = dt.datetime(1000, 1, 1, tzinfo=dt.UTC)
 
 
 class Floor:
-    """Where one worker's claims of one queue begin.
+    """Where one worker's claims of one queue begin. May be used by several threads at the same time.
 
     Rows of finished jobs stay in the index until the database has cleaned up, which a transaction elsewhere may hold up for
     hours; a claim that looks for the oldest job steps over all of them. Most claims therefore begin where the worker's last ones
@@ -36,12 +36,14 @@ class Floor:
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
-        self._last: deque[tuple[dt.datetime, int]] = deque(maxlen=self.LAST)  # the earliest due time, how many jobs
+        self._last: tuple[tuple[dt.datetime, int], ...] = ()  # of claims: the earliest due time, how many jobs
+        self._lock = threading.Lock()  # of writing; tuples are read as they are
         self._next_full = 0.0
 
     def since(self) -> dt.datetime:
         """Return from which due time on the next claim is to look; `EARLIEST` is a full one."""
-        return EARLIEST if not self._last or self.full_in() <= 0.0 else min(due for due, _ in self._last)
+        last = self._last
+        return EARLIEST if not last or self.full_in() <= 0.0 else min(due for due, _ in last)
 
     def full_in(self) -> float:
         """Return in how many seconds the next full claim is allowed, 0.0 if it is."""
@@ -53,6 +55,8 @@ class Floor:
             now = self._monotonic()
             self._next_full = now + min(self.RATIO * (now - began), self.LONGEST)
         if jobs:
-            self._last.append((jobs[0].process_at, len(jobs)))
-            while sum(count for _, count in self._last) - self._last[0][1] >= self.ENOUGH:
-                self._last.popleft()
+            with self._lock:
+                last = (*self._last, (jobs[0].process_at, len(jobs)))[-self.LAST :]
+                while sum(count for _, count in last[1:]) >= self.ENOUGH:
+                    last = last[1:]
+                self._last = last

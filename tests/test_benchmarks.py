@@ -308,6 +308,16 @@ def test_a_stopwatch_counts_to_the_last_job() -> None:
     assert 20 / (watch.ended - watch.started) == watch.rate()
 
 
+def test_a_stopwatch_does_not_wait_for_a_dead_worker() -> None:
+    """A worker that has ended by itself fails the run, and says why."""
+
+    class Dead:
+        error = LookupError("the reason")
+
+    with pytest.raises(LookupError, match="the reason"):
+        Stopwatch(20).wait_for(Dead())
+
+
 def test_a_percentile_is_one_of_the_values() -> None:
     """The median of few values and the last hundredth are values that occurred."""
     assert 3.0 == percentile([5.0, 1.0, 3.0, 2.0, 4.0], 0.5)

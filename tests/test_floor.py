@@ -1,6 +1,7 @@
 """Claims begin where the last one has ended; what becomes due behind that is found by the next full one."""
 
 import datetime as dt
+import threading
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -213,6 +214,25 @@ def test_one_slow_claim() -> None:
     now[0] = 70.0
 
     assert (NOON, EARLIEST) == (during, floor.since())
+
+
+def test_several_threads() -> None:
+    """A worker that ended by itself: while one thread compares due times, another notes its claim, at any moment."""
+    floor = Floor(lambda: 0.0)
+    floor.claimed(EARLIEST, -1.0, [])
+
+    class Due(dt.datetime):
+        def __lt__(self, other: dt.datetime) -> bool:
+            thread = threading.Thread(target=floor.claimed, args=(NOON, 0.0, [taken(NOON)]))
+            thread.start()
+            thread.join(PATIENCE)
+            return super().__lt__(other)
+
+    for minute in range(1, 4):
+        floor.claimed(NOON, 0.0, [taken(Due(2030, 1, 1, 12, minute, tzinfo=dt.UTC))])
+
+    assert NOON + dt.timedelta(minutes=1) == floor.since()
+    assert NOON == floor.since()
 
 
 def taken(due: dt.datetime) -> ClaimedJob:

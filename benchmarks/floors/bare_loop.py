@@ -72,8 +72,8 @@ def listen(engine: sa.Engine) -> list[Statement]:
 
     sa.event.listen(engine, "before_cursor_execute", sent)
     sa.event.listen(engine, "commit", ended)
-    with counting_worker(engine, watch, claim="held"):
-        watch.done.wait()
+    with counting_worker(engine, watch, claim="held") as worker:
+        watch.wait_for(worker)
     sa.event.remove(engine, "before_cursor_execute", sent)
     sa.event.remove(engine, "commit", ended)
     finishes = [statements for statements in transactions if any("archived_job" in text for text, _ in statements)]

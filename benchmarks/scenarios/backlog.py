@@ -20,8 +20,8 @@ def backlog(url: str, *, queued: int, scheduled: int = 0, window: int = 10_000, 
     seconds = 0.0
     for _ in range(windows):
         watch = Stopwatch(window)
-        with counting_worker(engine, watch, worker_threads=threads):
-            watch.done.wait()
+        with counting_worker(engine, watch, worker_threads=threads) as worker:
+            watch.wait_for(worker)
         seconds += watch.ended - watch.started
         fill(engine, watch.count)  # what the worker has done until it stopped
     return {"jobs/s": window * windows / seconds}

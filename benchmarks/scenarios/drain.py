@@ -34,8 +34,8 @@ def drain(url: str, *, jobs: int, threads: int = 1, processes: int = 1, claim: s
         wait_until_empty(engine)
         return {"jobs/s": rate}
     watch = Stopwatch(jobs)
-    with counting_worker(engine, watch, worker_threads=threads, claim=claim):
-        watch.done.wait()
+    with counting_worker(engine, watch, worker_threads=threads, claim=claim) as worker:
+        watch.wait_for(worker)
         return watch.numbers(wait_until_empty(engine)) | profile(engine, jobs)
 
 

@@ -37,8 +37,8 @@ async def _drain(engine: Engine, url: sa.URL, jobs: int, driver: str, concurrenc
 
     async_engine = create_async_engine(url.set(drivername=f"{url.get_backend_name()}+{driver}"))
     before = time.thread_time()
-    async with AsyncQueueWorker(async_engine, registry, concurrency=concurrency):
-        await asyncio.to_thread(watch.done.wait)
+    async with AsyncQueueWorker(async_engine, registry, concurrency=concurrency) as worker:
+        await asyncio.to_thread(watch.wait_for, worker)
         numbers = watch.numbers(await asyncio.to_thread(wait_until_empty, engine)) | profile(engine, jobs, before)
     await async_engine.dispose()
     return numbers

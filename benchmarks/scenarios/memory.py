@@ -27,8 +27,8 @@ def memory(url: str, *, jobs: int, threads: int = 4) -> Numbers:
         if payload["n"] % 10 == 0:
             raise ValueError("a tenth of the jobs fail")
 
-    with make_worker(engine, work, worker_threads=threads):
-        watch.done.wait()
+    with make_worker(engine, work, worker_threads=threads) as worker:
+        watch.wait_for(worker)
         ended = resident()
     return {"MiB settled": settled, "MiB at the end": ended, "growth": ended / settled, "jobs/s": watch.rate()}
 

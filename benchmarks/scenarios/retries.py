@@ -22,7 +22,7 @@ def retries(url: str, *, jobs: int, threads: int = 4) -> Numbers:
         if first:
             raise ValueError("the first attempt of each job fails")
 
-    with make_worker(engine, work, worker_threads=threads, retry=RetryStrategy(retries=1, delays=[0])):
-        watch.done.wait()
+    with make_worker(engine, work, worker_threads=threads, retry=RetryStrategy(retries=1, delays=[0])) as worker:
+        watch.wait_for(worker)
         ended = wait_until_empty(engine)
     return {"jobs/s": jobs / (ended - watch.started)}

@@ -19,6 +19,6 @@ def snapshot(url: str, *, jobs: int, held_open: bool, threads: int = 4) -> Numbe
         if held_open:
             connection = stack.enter_context(engine.connect().execution_options(isolation_level="REPEATABLE READ"))
             connection.execute(sa.text(f"SELECT count(*) FROM {full_name(engine)(default_tables.archived_job)}"))  # noqa: S608
-        stack.enter_context(counting_worker(engine, watch, worker_threads=threads))
-        watch.done.wait()
+        worker = stack.enter_context(counting_worker(engine, watch, worker_threads=threads))
+        watch.wait_for(worker)
     return {"jobs/s": watch.rate(), "jobs/s at the end": watch.last_tenth / (watch.ended - watch.marked)}
