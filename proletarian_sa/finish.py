@@ -14,7 +14,7 @@ from sqlalchemy import exc
 from proletarian_sa import events
 from proletarian_sa.backoff import backoff
 from proletarian_sa.claimed import Finish
-from proletarian_sa.dialects import Archived
+from proletarian_sa.dialects import Archived, NotNew
 from proletarian_sa.error_text import error_text
 from proletarian_sa.errors import WorkerLost
 from proletarian_sa.failed_job import Called, TransactionSpoiled
@@ -90,6 +90,9 @@ class Recorder:
             settle=partial(statements.make_impatient, lasting=keep_connection),
             restore=statements.restore,
         )
+        # Ids are made by us as a rule. Where the application makes them, and the same ones again, that is found out once, by an
+        # error; a recorder for a single job does not try.
+        self._ids_are_new = keep_connection and own is None
         self.outage = False
         self.failures = 0
         self.refusals = 0
@@ -117,6 +120,9 @@ class Recorder:
         if len(recordings) > most:
             first, rest = self.record(recordings[:most]), list(recordings[most:])
             return first + (rest if self.outage else self.record(rest))
+        return self._record(recordings)
+
+    def _record(self, recordings: Sequence[Recording]) -> list[Recording]:
         try:
             with self._runtime.vigil.asking(RECORDING), self._own.transaction() as connection:
                 if not connection.in_transaction():
@@ -125,6 +131,9 @@ class Recorder:
         except TransactionSpoiled:
             # A borrowed connection may wait for locks for as long as the application likes.
             return list(recordings) if self._borrowed else self.record(recordings)
+        except NotNew:
+            self._ids_are_new = False
+            return self._record(recordings)
         except Exception as error:  # noqa: BLE001 - becomes an event
             return self.failed(recordings, error)
         self.works(recordings)
@@ -138,7 +147,7 @@ class Recorder:
 
     def _write(self, connection: Connection, recordings: Sequence[Recording]) -> list[Recorded] | None:
         if self._runtime.is_quiet() and all(recording.decision.is_plain_success() for recording in recordings):
-            return succeed(self._runtime, connection, recordings)
+            return succeed(self._runtime, connection, recordings, new=self._ids_are_new)
         recorded = write(self._runtime, connection, recordings, self._own.commit)
         for called in [recording.called for recording in recordings if recording.called is not None]:
             called.commit()
@@ -224,13 +233,18 @@ def give_up(runtime: Runtime, recording: Recording, error: BaseException) -> Non
     recording.status = "lost"
 
 
-def succeed(runtime: Runtime, connection: Connection, recordings: Sequence[Recording]) -> list[Recorded] | None:
+def succeed(
+    runtime: Runtime, connection: Connection, recordings: Sequence[Recording], *, new: bool = False
+) -> list[Recorded] | None:
     """Write decisions that are plain successes, as most are; return as `write` does, None where nothing is to be told.
+
+    Raises:
+        NotNew: The ids of the jobs are not as `new` to the archive as they were believed to be.
 
     **Transaction:** as `write`.
     """
     decisions = [recording.decision for recording in recordings]
-    results = runtime.statements.succeed(connection, [one.claimed for one in decisions])
+    results = runtime.statements.succeed(connection, [one.claimed for one in decisions], new=new)
     if results.count(Archived.DONE) == len(results):
         return None
     return [

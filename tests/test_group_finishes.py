@@ -1,11 +1,14 @@
 """Outcomes recorded together: what spoils one of them spoils no other."""
 
 import threading
+import uuid
+from collections.abc import Callable
 
 import pytest
 import sqlalchemy as sa
 
 from proletarian_sa import default_tables, events
+from proletarian_sa.log import log_event
 from tests.helpers import wait_until
 from tests.observing import PATIENCE, Spoken, add, change
 from tests.queue_contents import archived, queued
@@ -70,3 +73,51 @@ def test_one_spoils_nobody_else(database, app_engine, work, failing):
     assert [collision] == [event.job_id for event in seen.of(events.ArchiveRowReplaced)]
     assert JOBS + 1 == len(ran)
     assert JOBS - 1 == len(seen.of(told))
+
+
+def test_successes_nobody_is_told_of(database, app_engine, work, caplog):
+    """Where only warnings are logged successes are recorded in fewer words; there, too, one spoils no other."""
+    engine = database.create_engine()
+    refused: list[sa.engine.ExceptionContext] = []
+    sa.event.listen(engine, "handle_error", refused.append)
+    spoken, ran = Spoken(engine), []
+    worker, _ = work(lambda job: ran.append(job.job_id), engine, worker_threads=THREADS, on_event=log_event)
+    worker.start()
+
+    def run(count: int, before: Callable[[list[uuid.UUID]], None]) -> list[uuid.UUID]:
+        """Let jobs be recorded as one batch; `before` is called when they have run."""
+        ran.clear()
+        spoken.arrived.clear(), spoken.go.clear()
+        spoken.hold = lambda statement: "archived_job" in statement
+        add(app_engine)
+        assert spoken.arrived.wait(PATIENCE)
+        ids = [add(app_engine, payload=number) for number in range(count)]
+        wait_until(lambda: worker._crew._unrecorded == count + 1, timeout=PATIENCE)
+        before(ids)
+        spoken.hold = lambda _statement: False
+        spoken.go.set()
+        wait_until(lambda: worker._crew._unrecorded == 0, timeout=PATIENCE)
+        return ids
+
+    def collide(ids: list[uuid.UUID]) -> None:
+        with app_engine.begin() as connection:
+            copy_to_archive(connection, ids[1])
+
+    def lose(ids: list[uuid.UUID]) -> None:
+        job = default_tables.job
+        with app_engine.begin() as connection:
+            connection.execute(sa.delete(job).where(job.c.job_id == ids[1]))
+        change(app_engine, ids[2], claimed_by="somebody else")
+
+    lossy = run(4, lose)
+    rounds = [run(4, collide), run(4, collide)]
+
+    rows = {row.job_id: row for row in archived(app_engine)}
+    lines = [record.getMessage() for record in caplog.records]
+    assert {"success"} == {row.status for row in rows.values()}
+    assert [lossy[0], lossy[3]] == [job_id for job_id in lossy if job_id in rows]
+    assert [True] * 8 == [job_id in rows for ids in rounds for job_id in ids]
+    for job_id, words in ((lossy[1], "no longer"), (lossy[2], "no longer"), (rounds[0][1], "archive"), (rounds[1][1], "archive")):
+        assert [str(job_id) in line and words in line for line in lines].count(True) == 1, lines
+    # The first id that the archive has already is found out by an error, the next ones are expected.
+    assert (1 if engine.dialect.name == "postgresql" else 0) == len(refused), refused

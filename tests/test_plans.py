@@ -153,6 +153,8 @@ def actions_on(statements: Statements, jobs: list[ClaimedJob]) -> dict[str, Call
         "heartbeat": lambda connection: statements.heartbeat(connection, jobs, lease=LEASE),
         "archive": lambda connection: statements.archive(connection, finishes),
         "archive, one lost": lambda connection: statements.archive(connection, [*finishes, Finish(ghost(), "success")]),
+        "succeed": lambda connection: statements.succeed(connection, jobs, new=True),
+        "succeed, one lost": lambda connection: statements.succeed(connection, [*jobs, ghost()], new=True),
         "retry": lambda connection: statements.retry(connection, one, delay=LEASE, error="broken"),
         "release": lambda connection: statements.release(connection, one),
         "postpone": lambda connection: statements.release(connection, one, delay=LEASE, note="unknown"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from proletarian_sa.dialects import schema_names, storage
-from proletarian_sa.dialects.base import Archived, Statements
+from proletarian_sa.dialects.base import Archived, NotNew, Statements
 from proletarian_sa.dialects.bulk import NewRow, RowWriter, made_id
 from proletarian_sa.dialects.drivers import check_driver
 from proletarian_sa.dialects.mysql import MySQLStatements
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from proletarian_sa.models import JobTables
 
-__all__ = ["Archived", "NewRow", "RowWriter", "Statements", "made_id", "statements_for"]
+__all__ = ["Archived", "NewRow", "NotNew", "RowWriter", "Statements", "made_id", "statements_for"]
 
 _BY_DIALECT: Final[dict[str, type[Statements]]] = {
     "postgresql": PostgreSQLStatements,

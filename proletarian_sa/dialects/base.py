@@ -44,6 +44,10 @@ class Archived(enum.Enum):
     LOST = "lost"  # the claim no longer owns the job: nothing was written
 
 
+class NotNew(Exception):  # noqa: N818 - no error: it is done in another way
+    """A row of the archive has the id of a job that was taken for new."""
+
+
 class Statements(Judgement, BulkInserts):
     """The statements of one pair of tables on one database, built once.
 
@@ -285,8 +289,17 @@ class Statements(Judgement, BulkInserts):
             return [self._held_claims().archive(connection, finish) for finish in finishes]
         return self._archive_leased(connection, finishes)
 
-    def succeed(self, connection: Connection, jobs: Sequence[ClaimedJob]) -> list[Archived]:
-        """Move jobs to the archive as `archive` does, with success."""
+    def succeed(self, connection: Connection, jobs: Sequence[ClaimedJob], *, new: bool = False) -> list[Archived]:
+        """Move jobs to the archive as `archive` does, with success.
+
+        Args:
+            connection: In a transaction of ours.
+            jobs: Claimed jobs.
+            new: Whether their ids are believed to be new to the archive, where that saves something.
+
+        Raises:
+            NotNew: One of them is not; the transaction is to be rolled back.
+        """
         return self.archive(connection, [Finish(job, "success") for job in jobs])
 
     def _archive_leased(self, connection: Connection, finishes: Sequence[Finish]) -> list[Archived]:

@@ -10,7 +10,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.compiler import compiles
 
 from proletarian_sa.dialects.arrays import array_of
-from proletarian_sa.dialects.base import Archived, Statements, dotted
+from proletarian_sa.dialects.base import Archived, NotNew, Statements, dotted
 from proletarian_sa.dialects.planner import BY_KEY, IN_ORDER, is_direct, is_settled, lend, remember, settings, settle, unsettle
 from proletarian_sa.dialects.postgresql_bulk import PostgreSQLBulk
 from proletarian_sa.dialects.postgresql_held import PostgreSQLHeld
@@ -49,6 +49,7 @@ IMPATIENT = {"lock_timeout": "1s"}
 PREPARED = frozenset({"26000", "42P05"})  # a prepared statement is unknown, or another session's
 UNANSWERED = frozenset({"OperationalError", "ConnectionTimeout", "InterfaceError"})
 """Errors without a state."""
+UNIQUE = "23505"
 OUTDATED = "InvalidCachedStatementError"
 """asyncpg's after DDL; SQLAlchemy forgets the plans that it is about. It has a state in SQLAlchemy 2.0, and none in 2.1."""
 UNPREPARED = 'use none: create_engine(…, connect_args={"prepare_threshold": None})'
@@ -72,8 +73,9 @@ class PostgreSQLStatements(Statements):
 
     def _build(self) -> None:
         job, columns = self.job, self.job.c
+        place = _place_of_rows(job)
         picked = (
-            sa.select(columns.job_id, columns.claimed_by)
+            sa.select(columns.job_id, columns.claimed_by, place.label("place"))
             .where(self.due_since)
             .order_by(columns.process_at)
             .limit(sa.bindparam("limit"))
@@ -83,10 +85,13 @@ class PostgreSQLStatements(Statements):
         # Either the jobs that nobody holds, or a single one whose lease has lapsed: it may be a killer. Which row comes first
         # is a matter of taste, not of correctness, so no ORDER BY is needed here.
         first = sa.select(picked.c.job_id, picked.c.claimed_by).limit(1).cte("first")
+        # A row that is locked does not move, and to look there costs half as much as to look for its key. That is compared all the
+        # same: partitions have the same places. A row that was changed between snapshot and lock is left for the next claim.
         self._claim = (
             sa.update(job)
             .where(
-                self._key_is(picked.c.job_id),
+                place == picked.c.place,
+                columns.job_id.is_not_distinct_from(picked.c.job_id),
                 sa.or_(
                     picked.c.job_id == first.c.job_id,
                     sa.and_(picked.c.claimed_by.is_(None), first.c.claimed_by.is_(None)),
@@ -144,9 +149,24 @@ class PostgreSQLStatements(Statements):
         all_done = sa.func.array_agg(done.c.job_id, type_=postgresql.ARRAY(ids.type))
         some_done = sa.case((sa.func.count() < sa.bindparam("wanted", type_=sa.Integer), all_done))
         self._archive = sa.select(sa.func.count(), all_done.filter(done.c.replaced), some_done).select_from(done)
+        self._build_succeed(list(archived))
         self._archived = sa.select(ids, self.archived_job.c.claimed_by).where(
             ids == sa.any_(sa.bindparam("ids", type_=array_of(ids.type)))
         )
+
+    def _build_succeed(self, names: list[str]) -> None:
+        """Build what archives plain successes whose ids are in no row of the archive, at two thirds of the cost."""
+        columns = self.job.c
+        finished = self._unnest("ids", "tokens")
+        gone = (
+            sa.delete(self.job)
+            .where(self._key_is(finished.c.ids), columns.claimed_by == finished.c.tokens)
+            .returning(*(columns[name] for name in names if name in columns))
+            .cte("gone")
+        )
+        new = {"status": sa.literal("success", self.archived_job.c.status.type), "finished_at": self.clock(current_time())}
+        values = [new[name] if name in new else gone.c[name] for name in names]
+        self._succeed = self.archived_job.insert().from_select(names, sa.select(*values))
 
     def _key_is(self, given: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
         """Join by the primary key so that it can only be searched, row by row.
@@ -193,10 +213,19 @@ class PostgreSQLStatements(Statements):
         }
         return {(row[0], row[1]) for row in self._by_key(connection).execute(self._beat, values)}
 
-    def succeed(self, connection: Connection, jobs: Sequence[ClaimedJob]) -> list[Archived]:
+    def succeed(self, connection: Connection, jobs: Sequence[ClaimedJob], *, new: bool = False) -> list[Archived]:
         if any(job.row is not None for job in jobs):
             return super().succeed(connection, jobs)
-        return self._archive_all(connection, jobs, ["success"] * len(jobs), [None] * len(jobs))
+        if not new:
+            return self._archive_all(connection, jobs, ["success"] * len(jobs), [None] * len(jobs))
+        values = {**self.times(), "ids": [job.job_id for job in jobs], "tokens": [job.token for job in jobs]}
+        try:
+            count = self._by_key(connection).execute(self._succeed, values).rowcount
+        except exc.IntegrityError as error:
+            if sqlstate(error.orig) != UNIQUE:
+                raise
+            raise NotNew from error
+        return [Archived.DONE] * count if count == len(jobs) else self._which(connection, jobs, values["ids"], {})
 
     def _archive_leased(self, connection: Connection, finishes: Sequence[Finish]) -> list[Archived]:
         statuses, errors = [finish.status for finish in finishes], [finish.last_error for finish in finishes]
@@ -218,8 +247,13 @@ class PostgreSQLStatements(Statements):
             return [Archived.DONE] * count
         # Not what an earlier try has archived, whose COMMIT was not answered.
         done = values["ids"] if count == len(jobs) else some_done or []
+        return self._which(connection, jobs, done, dict.fromkeys(replaced or (), Archived.REPLACED))
+
+    def _which(
+        self, connection: Connection, jobs: Sequence[ClaimedJob], done: Sequence[Any], kinds: dict[Any, Archived]
+    ) -> list[Archived]:
+        """Find out which jobs' own claims are in the archive, among those with these ids."""
         found = {(row[0], row[1]) for row in connection.execute(self._archived, {"ids": done})}
-        kinds = dict.fromkeys(replaced or (), Archived.REPLACED)
         return [kinds.get(job.job_id, Archived.DONE) if (job.job_id, job.token) in found else Archived.LOST for job in jobs]
 
     def _by_key(self, connection: Connection) -> Connection:
@@ -306,6 +340,13 @@ def _place(error: BaseException | None) -> str | None:
     """Return where in the server's source an error was raised, if the driver tells it: messages are translated."""
     place = getattr(getattr(error, "diag", None), "source_function", None)  # psycopg; then asyncpg, beneath SQLAlchemy's own
     return place or getattr(getattr(error, "__cause__", None), "server_source_function", None)
+
+
+def _place_of_rows(table: sa.Table) -> sa.ColumnElement[Any]:
+    """Return the system column that says where a row lies."""
+    place: sa.ColumnClause[Any] = sa.column("ctid")
+    place.table = table
+    return place
 
 
 def sqlstate(error: BaseException | None) -> str | None:

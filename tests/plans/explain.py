@@ -9,6 +9,9 @@ import sqlalchemy as sa
 
 from tests.plans.capture import Captured
 
+TID = "where it lies"
+"""What stands for an index where rows are fetched from their places."""
+
 
 @dataclass(frozen=True)
 class Access:
@@ -51,8 +54,8 @@ def _postgresql(connection: sa.Connection, captured: Captured) -> Plan:
     accesses = [
         Access(
             node["Relation Name"],
-            node.get("Index Name"),
-            node.get("Index Cond", ""),
+            TID if node["Node Type"] == "Tid Scan" else node.get("Index Name"),
+            node.get("TID Cond", node.get("Index Cond", "")),
             (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"],
         )
         for node in nodes
@@ -73,6 +76,7 @@ _TOLD = (
     "CTE Name",
     "Index Name",
     "Index Cond",
+    "TID Cond",
     "Filter",
     "Join Filter",
     "Plan Rows",

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tests.plans.explain import Access, Plan
+from tests.plans.explain import TID, Access, Plan
 
 QUEUE_INDEX = "job_queue_process_at"
 PRIMARY_KEYS = {"job_pkey", "archived_job_pkey", "PRIMARY", "sqlite_autoindex_job_1", "sqlite_autoindex_archived_job_1"}
@@ -51,7 +51,7 @@ def _faults(plan: Plan) -> Iterator[str]:
 
 
 def _searched(access: Access) -> bool:
-    return access.index in {QUEUE_INDEX, *PRIMARY_KEYS} and bool(access.condition)
+    return access.index in {QUEUE_INDEX, TID, *PRIMARY_KEYS} and bool(access.condition)
 
 
 def _with_plan(faults: list[str], plan: Plan) -> list[str]:
