@@ -36,7 +36,7 @@ class Crew(Lifecycle):
 
     def __init__(self, runtime: Runtime, habits: Habits) -> None:
         super().__init__(runtime, habits)
-        self._heartbeats = Heartbeats(runtime, keep_connection=self._keep)
+        self._heartbeats = Heartbeats(runtime, keep_connection=self._keep, thread=self._thread)
         self._inbox: queues.SimpleQueue[InHand | None] = queues.SimpleQueue()
         self._outbox: queues.SimpleQueue[tuple[InHand, Recording] | None] = queues.SimpleQueue()
         self._guard = threading.RLock()  # of what follows

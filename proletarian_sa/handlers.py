@@ -108,14 +108,15 @@ class JobRegistry:
         """
         found = self._found.get(job_type)
         if found is None:
-            near = difflib.get_close_matches(job_type, self._found, n=1)
+            names = list(self._found)  # more may be registered meanwhile
+            near = difflib.get_close_matches(job_type, names, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
-            known = ", ".join(map(repr, sorted(self._found))) or "none"
+            known = ", ".join(map(repr, sorted(names))) or "none"
             raise UnknownJobType(f"There is no handler for the job type {job_type!r}.{hint} Registered: {known}.")
         return found
 
     def _refuse_async(self) -> None:
-        for job_type, found in self._found.items():
+        for job_type, found in list(self._found.items()):
             if found.is_async:
                 raise TypeError(f"The handler of {job_type!r} {_NOT_IN_A_THREAD} Or give the registry to an AsyncQueueWorker.")
 

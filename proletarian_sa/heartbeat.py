@@ -5,19 +5,20 @@ from __future__ import annotations
 import datetime as dt
 import threading
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from proletarian_sa import events
 from proletarian_sa.backoff import backoff
 from proletarian_sa.own_connection import OwnConnection
-from proletarian_sa.own_loops import make_thread
 from proletarian_sa.run import about
 from proletarian_sa.trouble import Trouble
 
 if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
+
     from proletarian_sa.claimed import ClaimedJob
     from proletarian_sa.running import RunningJob
-    from proletarian_sa.runtime import Runtime
+    from proletarian_sa.runtime import MakeThread, Runtime
 
 BEATS_PER_LEASE: Final = 3
 PROLONGING: Final = "prolonging leases"
@@ -57,10 +58,17 @@ class InHand:
 
 
 class Heartbeats:
-    """The jobs in hand and the thread that keeps them."""
+    """The jobs in hand and the thread that keeps them.
 
-    def __init__(self, runtime: Runtime, *, keep_connection: bool = True) -> None:
+    Args:
+        runtime: The worker's.
+        keep_connection: False gives the connection back after each beat, for pools that are too small.
+        thread: Makes the thread, where it belongs to a worker.
+    """
+
+    def __init__(self, runtime: Runtime, *, keep_connection: bool = True, thread: MakeThread | None = None) -> None:
         self._runtime = runtime
+        self._make_thread = thread or runtime.thread
         self._lease = runtime.lease.total_seconds()
         self._jobs: dict[InHand, None] = {}  # a set in order
         self._lock = threading.Lock()  # guards _jobs
@@ -72,7 +80,7 @@ class Heartbeats:
     def start(self) -> None:
         """Begin to beat, three times a lease."""
         self._stop.clear()
-        thread = make_thread(self._runtime.engine, self._run, f"{self._runtime.worker_id} heartbeat")
+        thread = self._make_thread(self._run, "heartbeat")
         thread.start()
         self._thread = thread  # not before: one that could not be started cannot be joined
 
@@ -134,16 +142,23 @@ class Heartbeats:
                 kept, locked = self._runtime.statements.heartbeat(
                     connection, [one.claimed for one in jobs], lease=self._runtime.lease
                 )
+                archived = self._archived(connection, jobs, kept | locked)
             for one in jobs:
                 if (one.claimed.job_id, one.claimed.token) in kept:
                     one.valid_until = sent_at + self._lease
-                elif one.is_finishing() or not self._still_in_hand(one):
+                elif one in archived or one.is_finishing() or not self._still_in_hand(one):
                     continue
                 elif (one.claimed.job_id, one.claimed.token) not in locked:
                     self.lose(one)
                 elif one.valid_until <= time.monotonic():
                     one.ask_to_stop()  # lapsed, and somebody has locked it: most likely a held claim, which writes nothing
             return not any((one.claimed.job_id, one.claimed.token) in locked and not one.is_finishing() for one in jobs)
+
+    def _archived(self, connection: Connection, jobs: list[InHand], found: set[tuple[Any, str]]) -> set[InHand]:
+        """Return which jobs whose rows are gone were archived by their own claim: a process of handlers does that by itself."""
+        gone = [one for one in jobs if (one.claimed.job_id, one.claimed.token) not in found]
+        asked = [one for one in gone if not one.is_finishing() and self._still_in_hand(one)]
+        return {one for one in asked if self._runtime.statements.archived_as(connection, one.claimed) is not None}
 
     def _still_in_hand(self, in_hand: InHand) -> bool:
         """Return whether the job was not finished by ourselves meanwhile."""

@@ -19,7 +19,6 @@ from proletarian_sa.finish import Recorder, Recording, interrupted, record_until
 from proletarian_sa.floor import EARLIEST
 from proletarian_sa.held_session import HeldTransaction
 from proletarian_sa.own_connection import OwnConnection
-from proletarian_sa.own_loops import make_thread
 from proletarian_sa.run import Decision, about, run, start
 from proletarian_sa.trouble import RECORDING, Trouble
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from proletarian_sa.floor import Floor
     from proletarian_sa.outcomes import Outcome
     from proletarian_sa.running import RunningJob
-    from proletarian_sa.runtime import Runtime
+    from proletarian_sa.runtime import MakeThread, Runtime
 
 Lent = TypeVar("Lent", bound=HeldTransaction)
 
@@ -233,19 +232,20 @@ class HeldWatch:
     It asks the server, about once a second and only while a job has been running for as long.
     """
 
-    def __init__(self, runtime: Runtime, *, keep_connection: bool = True) -> None:
+    def __init__(self, runtime: Runtime, *, keep_connection: bool = True, thread: MakeThread | None = None) -> None:
         self._runtime = runtime
+        self._make_thread = thread or runtime.thread
         self._statements = held_statements(runtime)
         self._own = OwnConnection(runtime.engine, keep=keep_connection)
         self._watched: set[Watched] = set()
-        self._lock = threading.Lock()  # guards _watched
+        self._lock = threading.RLock()  # guards _watched; a signal handler that stops the worker may have interrupted who has it
         self._any = threading.Event()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Begin to look."""
-        thread = make_thread(self._runtime.engine, self._look_again, f"{self._runtime.worker_id} watch")
+        thread = self._make_thread(self._look_again, "watch")
         thread.start()
         self._thread = thread  # not before: one that could not be started cannot be joined
 

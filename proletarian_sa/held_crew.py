@@ -26,7 +26,7 @@ class HeldCrew(Lifecycle):
     def __init__(self, runtime: Runtime, habits: Habits) -> None:
         super().__init__(runtime, habits)
         self._floors = {queue: Floor() for queue in runtime.queues}  # of all threads together
-        self._watch = HeldWatch(runtime, keep_connection=self._keep)
+        self._watch = HeldWatch(runtime, keep_connection=self._keep, thread=self._thread)
         self._polling = threading.Lock()  # who has it polls; the others wait until there may be more jobs than one
         self._failures = 0  # of the claim, in a row
         self._waiting: tuple[int, float] | None = None  # how, if the last claim has found no job: see `Idle.wait`
@@ -81,8 +81,9 @@ class HeldCrew(Lifecycle):
         claims.own.rollback()  # a transaction that has begun with the end of the last one
         with self._polling:
             while not self._stopping.is_set():
-                if self._waiting is not None and not self._failures:
-                    self._idle.wait(self._stopping, *self._waiting)
+                waiting = self._waiting  # which a busy thread may take away
+                if waiting is not None and not self._failures:
+                    self._idle.wait(self._stopping, *waiting)
                 claimed = [] if self._stopping.is_set() else self._claim(claims)
                 if claimed:
                     return claimed
@@ -98,9 +99,9 @@ class HeldCrew(Lifecycle):
 
     def _failed(self, error: Exception) -> float:
         """Return how long to wait in seconds after an error of a claim, or raise it if it is the worker's end."""
-        self._failures += 1
+        failures = self._failures = self._failures + 1  # another thread may succeed meanwhile
         self._idle.hand_on()
-        return self._wait_out(error, self._failures)
+        return self._wait_out(error, failures)
 
     def _try(self, claims: HeldClaims) -> list[ClaimedJob]:
         with self._runtime.vigil.asking(CLAIMING):

@@ -15,7 +15,7 @@ from proletarian_sa.backoff import backoff
 from proletarian_sa.clock import as_timedelta
 from proletarian_sa.errors import is_ctrl_c
 from proletarian_sa.health import Health, State
-from proletarian_sa.own_loops import make_thread
+from proletarian_sa.reentrant import ReentrantEvent
 from proletarian_sa.runtime import pool_capacity
 from proletarian_sa.trouble import CLAIMING
 from proletarian_sa.wakeups.idle import Idle
@@ -74,12 +74,12 @@ class Lifecycle:
         if not self._keep and capacity is not None:
             runtime.emit(events.PoolTooSmall(worker_id=runtime.worker_id, needed=connections, available=capacity))
         self._untold = 0  # failures of the claim in a row that are nothing to tell
-        self._stopping = threading.Event()
+        self._stopping = ReentrantEvent()
         self._asking = threading.RLock()  # one of those who ask at the same time goes on; a signal handler may be among them
         self._idle = Idle(runtime, habits.polling_interval)
         self._vigil = self._thread(self._keep_vigil, "vigil")
         self._over = threading.Event()  # it is time for that to end
-        self.stopped = threading.Event()
+        self.stopped = ReentrantEvent()
         self.error: BaseException | None = None
 
     def _connections(self) -> int:
@@ -189,7 +189,7 @@ class Lifecycle:
             self._habits.on_shutdown()
 
     def _thread(self, target: Callable[[], None], name: str) -> threading.Thread:
-        thread = make_thread(self._runtime.engine, target, f"{self._runtime.worker_id} {name}")
+        thread = self._runtime.thread(target, name)
         thread.proletarian_sa_run = self  # type: ignore[attr-defined]
         return thread
 

@@ -86,7 +86,8 @@ class _Server:
         try:
             while True:
                 decision = pack_decision(self._run(self._inbox.get()))
-                self._running = None
+                with self._lock:
+                    self._running = None
                 self._send("decision", decision)
         except BaseException:  # noqa: BLE001 - nothing can be told any more, and the worker would wait for ever
             with contextlib.suppress(BaseException):

@@ -15,7 +15,6 @@ import time
 from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakSet
 
 from proletarian_sa.backoff import backoff
 from proletarian_sa.carried import unpack, unpack_decision
@@ -38,7 +37,7 @@ LONGEST_END: Final = 5.0  # seconds for a process without a job to end
 LONGEST_TALK: Final = 30  # whole seconds for a message to be taken, or to come to its end
 
 _context: Final = multiprocessing.get_context("spawn")
-_alive: Final[WeakSet[Any]] = WeakSet()
+_alive: Final[set[Any]] = set()  # processes of handlers; to add, discard and list are one step each, whatever thread does it
 _ending: Final = threading.Event()  # the interpreter
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_alive.clear)  # whose they are not
@@ -219,6 +218,7 @@ class HandlerProcess:
         if self._process is not None:
             self._process.kill()
             self._process.join()
+            _alive.discard(self._process)
             self._process = None
         if self._connection is not None:
             self._connection.close()

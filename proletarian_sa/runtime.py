@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import secrets
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
@@ -23,8 +24,11 @@ from proletarian_sa.log import emitter, is_quiet, log_event
 from proletarian_sa.models import JobTables, check_job_tables, default_tables
 from proletarian_sa.names import check_name
 from proletarian_sa.own_connection import INSISTED, close_what_cannot_be_reset
+from proletarian_sa.own_loops import make_thread
 from proletarian_sa.trouble import RECORDING, Trouble
 from proletarian_sa.turns import TURNS, taking_turns
+
+MakeThread = Callable[[Callable[[], None], str], threading.Thread]
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -116,6 +120,10 @@ class Runtime:
     vigil: Vigil = field(compare=False)
     recording: Trouble = field(compare=False)
     colour: Colour | None = None
+
+    def thread(self, target: Callable[[], None], name: str) -> threading.Thread:
+        """Return a thread for `target`, not started, which bears the worker's name before its own."""
+        return make_thread(self.engine, target, f"{self.worker_id} {name}")
 
 
 def build_runtime(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import queue as queues
 import signal
 import threading
 import time
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class StopAtSignals:
         """Let go of the worker."""
         self._watch.remove()
 
-    @contextmanager
+    @contextlib.contextmanager
     def stopping(self, is_running: Callable[[], bool]) -> Iterator[None]:
         """Let go of the worker after `stop`; not elsewhere than in the main thread while handlers are still running."""
         watch = self._watch  # the worker may be started again meanwhile
@@ -78,7 +78,7 @@ class StopAtSignals:
             if _is_main_thread() or not is_running():
                 watch.remove()
 
-    @contextmanager
+    @contextlib.contextmanager
     def waiting_in_run(self) -> Iterator[None]:
         """Say that the main thread, if this is it, waits for the worker to stop."""
         in_main_thread = _is_main_thread()
@@ -130,7 +130,7 @@ class Watch:
         self._requests.put(afterwards)
 
     def _obey(self) -> None:
-        afterwards = self._requests.get()
+        afterwards = self._requests.get() or self._late_request()
         if afterwards is None:
             return
         self.begun.wait()
@@ -140,6 +140,12 @@ class Watch:
         finally:
             self.obeyed = True
             afterwards()
+
+    def _late_request(self) -> Callable[[], None] | None:
+        """Return what a signal asks for whose handler had found this watch before it was removed; others wait for that."""
+        with contextlib.suppress(queues.Empty):
+            return self._requests.get(timeout=AGAIN)
+        return None
 
     def remove(self) -> None:
         """Let go of the worker; in the main thread also put back what was installed before, unless another worker needs ours."""
@@ -171,13 +177,13 @@ class Handler:
         """Ask the workers to stop at the first signal; at the next do what would have been done without us."""
         self._calls += 1
         if self.process == os.getpid():  # else a forked child, which has none of the workers
-            unasked = [watch for watch in self.watches if not watch.asked]
+            unasked = [watch for watch in tuple(self.watches) if not watch.asked]  # another thread may remove one
             if unasked:
                 self._ask(unasked)
                 if not self._is_default():
                     self.previous(number, frame)
                 return
-            for watch in self.watches:
+            for watch in tuple(self.watches):
                 watch.hurried = True
         self._pass_on(number, frame)
 
@@ -194,7 +200,7 @@ class Handler:
         return self.previous in (signal.SIG_DFL, signal.default_int_handler)
 
     def _ask(self, watches: list[Watch]) -> None:
-        again = self._is_default() and not any(watch.in_run for watch in self.watches)
+        again = self._is_default() and not any(watch.in_run for watch in tuple(self.watches))
         self._stopping.update(watches)
         for watch in watches:
             watch.ask(functools.partial(self._settle, watch, again=again))

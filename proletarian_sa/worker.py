@@ -14,6 +14,7 @@ from proletarian_sa.lifecycle import Habits, Lifecycle
 from proletarian_sa.log import log_event
 from proletarian_sa.models import DEFAULT_QUEUE, JobTables, default_tables
 from proletarian_sa.preparing import prepare_in_time
+from proletarian_sa.reentrant import ReentrantEvent
 from proletarian_sa.runtime import DEFAULT_MAX_CRASHES, Claim, FailedJob, Runtime, build_runtime
 from proletarian_sa.signals import StopAtSignals
 from proletarian_sa.worker_base import SHORTEST_INTERVAL, WorkerBase, check_count, check_flags, seconds_of
@@ -162,7 +163,7 @@ class QueueWorker(WorkerBase):
         self._signals = StopAtSignals(self.stop, self._runtime.worker_id, enabled=install_signal_handlers)
         self._crew: Lifecycle | None = None
         self._wait_for_tables = wait_for_tables
-        self._stop_asked = threading.Event()  # since the last start began
+        self._stop_asked = ReentrantEvent()  # since the last start began
         self._starting = threading.RLock()  # a sink may call start() or stop()
 
     @property

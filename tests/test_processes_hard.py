@@ -241,3 +241,20 @@ def test_a_fork_of_the_worker_ends(queue_engine, begin, tmp_path):
     one, other = pids.read_text().split()
 
     assert one == other
+
+
+def test_a_heartbeat_after_the_commit_of_a_process(queue_engine, begin, tmp_path, monkeypatch):
+    """A job that its process has archived, and of which the worker has not heard yet, is nobody else's."""
+    sign, beats = tmp_path / "sign", []
+    monkeypatch.setenv("APP_SIGN", str(sign))
+    sa.event.listen(queue_engine, "before_cursor_execute", lambda *_: beats.append(threading.current_thread().name))
+    _, seen = begin(lease=0.5)
+    job_id = add(queue_engine, "speaks after its commit")
+    wait_until(sign.exists, timeout=PATIENCE)
+    assert [job_id] == [row.job_id for row in archived(queue_engine)]
+    beats.clear()
+    wait_until(lambda: sum("heartbeat" in name for name in beats) >= 4, timeout=PATIENCE)
+    sign.unlink()
+
+    seen.wait_for(events.JobSucceeded, job_id=job_id)
+    assert [] == seen.of(events.JobLeaseLost)

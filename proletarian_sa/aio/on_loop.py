@@ -149,11 +149,12 @@ class OnLoop(Lifecycle):
     def _look_at_loop(self) -> None:
         """Tell if the loop has not gone on since the last look."""
         now = time.monotonic()
-        if self._asked_at is None:
+        asked_at = self._asked_at  # which the loop takes away when it goes on
+        if asked_at is None:
             self._asked_at, self._blocked_for = now, 0.0
             self._soon(self._goes_on)
-        elif now - self._asked_at >= max(BLOCKED, 2 * self._blocked_for) and self._loop.is_running():
-            self._blocked_for = now - self._asked_at
+        elif now - asked_at >= max(BLOCKED, 2 * self._blocked_for) and self._loop.is_running():
+            self._blocked_for = now - asked_at
             self._runtime.emit(events.LoopBlocked(worker_id=self._runtime.worker_id, seconds=self._blocked_for))
 
     def _goes_on(self) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.orm import Session
 
 from proletarian_sa import JobRegistry, QueueWorker
 
@@ -159,6 +160,22 @@ def deaf(payload, job):
     Path(payload["sign"]).write_text(str(os.getpid()))
     ctypes.PyDLL(None).open(payload["pipe"].encode(), os.O_RDONLY)
     job.session.execute(sa.insert(effects).values(number=os.getpid()))
+
+
+def speak_after_commit(session: Session) -> None:
+    """Say that the session has committed, and wait until that is answered."""
+    sign = Path(os.environ["APP_SIGN"])
+    sign.touch()
+    deadline = time.monotonic() + 60
+    while sign.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+@jobs.handler("speaks after its commit")
+def speaks(payload, job):
+    """Write, and say so once that is committed."""
+    sa.event.listen(job.session, "after_commit", speak_after_commit)
+    job.session.execute(sa.select(1))
 
 
 def make_worker(**options: Any) -> QueueWorker:
