@@ -166,7 +166,8 @@ class PostgreSQLStatements(Statements):
         )
         new = {"status": sa.literal("success", self.archived_job.c.status.type), "finished_at": self.clock(current_time())}
         values = [new[name] if name in new else gone.c[name] for name in names]
-        self._succeed = self.archived_job.insert().from_select(names, sa.select(*values))
+        insert = self.archived_job.insert().from_select(names, sa.select(*values))
+        self._succeed = insert.execution_options(preserve_rowcount=True)
 
     def _key_is(self, given: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
         """Join by the primary key so that it can only be searched, row by row.
