@@ -193,14 +193,15 @@ def burdens(sizes: Sizes) -> Iterator[Run]:
     """What could slow a worker down: much to do later, old snapshots, many jobs."""
     for database in (POSTGRESQL, *OTHERS):
         first = database == POSTGRESQL
+        repeats = sizes.heavy_repeats_first if first else sizes.heavy_repeats
         far = sizes.far if first else sizes.far_others
-        near = sizes.near if first else max(sizes.near // 25, 1)
+        near = sizes.near if first else max(sizes.near // (8 if database == "sqlite" else 25), 1)
         for name, queued, scheduled in (("near", near, 0), ("far queued", far, 0), ("far scheduled", near, far)):
             yield ours(
                 f"backlog, {name}",
                 database,
                 "scenarios.backlog:backlog",
-                sizes.heavy_repeats_first if first else sizes.heavy_repeats,
+                repeats,
                 queued=queued,
                 scheduled=scheduled,
                 window=near,
@@ -209,7 +210,7 @@ def burdens(sizes: Sizes) -> Iterator[Run]:
             jobs = sizes.snapshot if first else sizes.snapshot_others
             for held_open in (False, True):
                 name = "old snapshot" if held_open else "no old snapshot"
-                yield ours(name, database, "scenarios.snapshot:snapshot", sizes.heavy_repeats, jobs=jobs, held_open=held_open)
+                yield ours(name, database, "scenarios.snapshot:snapshot", repeats, jobs=jobs, held_open=held_open)
     yield ours("memory", POSTGRESQL, "scenarios.memory:memory", sizes.heavy_repeats, jobs=sizes.memory)
 
 

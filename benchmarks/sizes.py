@@ -25,7 +25,7 @@ class Sizes:
     snapshot: int
     snapshot_others: int
     near: int
-    """The small backlog, the window of the large ones too: at least a second's work. A twenty-fifth of it on other databases."""
+    """The small backlog, the window of the large ones too: about a second's work. On other databases a part of it."""
     far: int
     far_others: int
     memory: int
@@ -33,7 +33,7 @@ class Sizes:
     heavy_repeats: int
     """Of what takes long: backlog, snapshot, memory."""
     heavy_repeats_first: int
-    """Of the backlogs on PostgreSQL, where a run is short beside what the machine's disk does meanwhile."""
+    """Of the backlogs and snapshots on PostgreSQL, where a run is short beside what the machine's disk does meanwhile."""
     sweep: bool
     """Try all settings of the peers, not only those that were best."""
     patience: float
@@ -57,7 +57,7 @@ FORMS: Final = {
         far=500_000,
         far_others=50_000,
         memory=150_000,
-        idle_seconds=6.0,
+        idle_seconds=4.0,
         heavy_repeats=1,
         heavy_repeats_first=2,
         sweep=False,

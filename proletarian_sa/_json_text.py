@@ -9,18 +9,23 @@ from proletarian_sa._shorten import shorten
 from proletarian_sa.errors import PayloadError
 
 
-def json_reader(read_object: Callable[[dict[str, Any]], Any] | None = None) -> Callable[[str], Any]:
+def json_reader(read_object: Callable[[dict[str, Any]], Any] | None = None, marks: str | None = None) -> Callable[[str], Any]:
     """Return a function that turns text into a value, and raises nothing but PayloadError.
 
     Args:
         read_object: What becomes of a JSON object; None leaves it a dict.
+        marks: What a text has in it, unless it is escaped, if `read_object` makes anything else of one of its objects.
     """
     decoder = JSONDecoder(object_hook=read_object, parse_float=_read_float, parse_constant=_refuse_constant)
     from_json, scan = decoder.decode, vars(decoder)["scan_once"]
+    scan_plain = scan
+    if marks is not None:
+        scan_plain = vars(JSONDecoder(parse_float=_read_float, parse_constant=_refuse_constant))["scan_once"]
 
     def read(text: str) -> Any:
         try:
-            value, end = scan(text, 0)  # most of what `decode` does besides is to look for white space
+            # Most of what `decode` does besides is to look for white space.
+            value, end = (scan if marks is None or marks in text or "\\u" in text else scan_plain)(text, 0)
             if end == len(text):
                 return value
         except Exception:  # noqa: BLE001, S110 - it is read again, and told

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 CLAIMER_FINISHER_HEARTBEAT: Final = 3  # connections
 IDLE_FINISHER: Final = 5.0  # seconds until it gives its connection back
 ALONE: Final = 1.0  # seconds during which nothing is claimed beside a job that may have killed its worker
+NOBODY: Final = -1
 HOARDED: Final = 1.0  # seconds without a handler taking a job until those taken ahead are put back
 
 
@@ -41,7 +42,7 @@ class Crew(Lifecycle):
         self._outbox: queues.SimpleQueue[tuple[InHand, Recording] | None] = queues.SimpleQueue()
         self._guard = threading.RLock()  # of what follows
         self._room = threading.Condition(self._guard)
-        self._wanting = False  # the claimer waits for room
+        self._wanted_at = NOBODY  # at how many jobs in hand the claimer wants to be woken, if it waits for room
         self._active: dict[Any, InHand] = {}  # claimed, and the handler has not returned
         self._held_back: dict[Any, InHand] = {}  # claimed again while an earlier run of ours has not returned
         self._unrecorded = 0  # outcomes on their way into the database
@@ -162,10 +163,10 @@ class Crew(Lifecycle):
             while not self._stopping.is_set() and (
                 len(self._active) > self._refill_level() or self._unrecorded >= self._most_ahead or self._is_beside_a_suspect()
             ):
-                self._wanting = True
+                self._wanted_at = self._refill_level()
                 self._room.wait(HOARDED)
                 self._put_back_hoarded()
-            self._wanting = False
+            self._wanted_at = NOBODY
             return 0 if self._stopping.is_set() else max(1, self._threads + self._pace.ahead - len(self._active))
 
     def _is_beside_a_suspect(self) -> bool:
@@ -176,8 +177,11 @@ class Crew(Lifecycle):
         return any(time.monotonic() - taken < ALONE for taken in self._suspects.values())
 
     def _refill_level(self) -> int:
-        """Return at how many jobs in hand to claim again: before the handlers run dry, not for each single one."""
-        return self._threads - 1 + self._pace.ahead // 2
+        """Return at how many jobs in hand to claim again: before the handlers run dry, not for each single one.
+
+        With a quarter of those ahead to come: the next ones take longer to come than half of them take to run where all are brief.
+        """
+        return self._threads - 1 + self._pace.ahead * 3 // 4
 
     def _put_back_hoarded(self) -> None:
         """Put back what was taken ahead when the handlers are busy for longer than expected: others may be idle."""
@@ -258,7 +262,7 @@ class Crew(Lifecycle):
                 self._leave(in_hand, None)
                 self._runtime.emit(events.OutcomeNotRecorded(**about(self._runtime, in_hand.claimed), exception=error))
             else:
-                here = self._is_recorded_here(decision)
+                here = self._runtime.failed_job is not None and self._is_recorded_here(decision)
                 if here:
                     self._record_here(in_hand, decision)
                 self._leave(in_hand, None if here else decision, took=time.monotonic() - began)
@@ -292,15 +296,15 @@ class Crew(Lifecycle):
         job_id = in_hand.claimed.job_id
         with self._guard:
             del self._active[job_id]
-            if decision is None:
-                self._suspects.pop(job_id, None)
             if took is not None:
                 self._pace.ran(took)
-            if decision is not None:
+            if decision is None:
+                self._suspects.pop(job_id, None)
+            else:
                 self._hand_over(in_hand, decision)
             if self._held_back:
                 self._bring_forward(job_id)
-            if self._wanting and len(self._active) <= self._refill_level():
+            if len(self._active) <= self._wanted_at:
                 self._room.notify()
 
     def _bring_forward(self, job_id: Any) -> None:

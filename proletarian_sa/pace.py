@@ -25,8 +25,10 @@ class Pace:
 
     def ran(self, seconds: float) -> None:
         """Take note of a job's duration."""
-        mean = seconds if self._mean is None else self._mean + self.MEMORY * (seconds - self._mean)
-        self._mean = max(mean, seconds) if seconds > self.AHEAD else mean
+        if self._mean is None or seconds > max(self._mean, self.AHEAD):
+            self._mean = seconds
+        else:
+            self._mean += self.MEMORY * (seconds - self._mean)
 
     @property
     def ahead(self) -> int:

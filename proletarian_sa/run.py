@@ -53,7 +53,7 @@ AFTER_NEEDLESS_INTERRUPTION: Final = dt.timedelta(seconds=1)
 Verdict = Literal["success", "failure", "retry", "release", "undeliverable", "lost"]
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Decision:
     """What is to become of a run. Never changed, like the job that it is about.
 
@@ -74,6 +74,14 @@ class Decision:
     uncertain: bool = False
     payload: Any = None
     said: tuple[events.Event, ...] = ()
+
+    if not TYPE_CHECKING:  # there is one for each job: what most leave as it is stands above
+
+        def __init__(self, claimed: ClaimedJob, verdict: Verdict, **others: Any) -> None:
+            self.claimed = claimed
+            self.verdict = verdict
+            if others:
+                self.__dict__.update(others)
 
     def is_plain_success(self) -> bool:
         """Return whether there is nothing else to it."""

@@ -149,7 +149,7 @@ class TaggedJSON:
             "$frozenset": lambda items: _read_members(frozenset, items),
             "$type": self._read_registered,
         }
-        self._from_json = json_reader(self._read_object)
+        self._from_json = json_reader(self._read_object, marks='"$')
         for kind, tag, encode, decode in types:
             self.register(kind, tag, encode, decode)
 

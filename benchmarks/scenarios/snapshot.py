@@ -12,7 +12,7 @@ from proletarian_sa import default_tables
 
 
 def snapshot(url: str, *, jobs: int, held_open: bool, threads: int = 4) -> Numbers:
-    """Return the rate over all jobs, and that of the last tenth, when nearly all are dead rows."""
+    """Return the rate over all jobs, and that of the last quarter, when most are dead rows."""
     engine = new_queue(url, jobs, threads=threads)
     watch = Stopwatch(jobs)
     with ExitStack() as stack:
@@ -21,4 +21,4 @@ def snapshot(url: str, *, jobs: int, held_open: bool, threads: int = 4) -> Numbe
             connection.execute(sa.text(f"SELECT count(*) FROM {full_name(engine)(default_tables.archived_job)}"))  # noqa: S608
         worker = stack.enter_context(counting_worker(engine, watch, worker_threads=threads))
         watch.wait_for(worker)
-    return {"jobs/s": watch.rate(), "jobs/s at the end": watch.last_tenth / (watch.ended - watch.marked)}
+    return {"jobs/s": watch.rate(), "jobs/s at the end": watch.last_quarter / (watch.ended - watch.marked)}
