@@ -72,8 +72,9 @@ class HandlerProcess:
         process = _context.Process(target=serve, args=arguments, name=f"{self._runtime.worker_id} handlers", daemon=False)
         try:
             with theirs, _holding_signals():
+                # Known beforehand: another thread may take the signal, which then raises at any moment, in here, too.
+                self._process = process
                 process.start()
-                self._process = process  # known before a signal that has waited may raise
                 _alive.add(process)
             _limit(self._connection)
         except BaseException:
@@ -216,8 +217,9 @@ class HandlerProcess:
     def kill(self) -> None:
         """End the process at once."""
         if self._process is not None:
-            self._process.kill()
-            self._process.join()
+            if self._process.pid is not None:  # else it was not started
+                self._process.kill()
+                self._process.join()
             _alive.discard(self._process)
             self._process = None
         if self._connection is not None:

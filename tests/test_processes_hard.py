@@ -108,7 +108,8 @@ def test_a_stop_while_a_process_starts(queue_engine, begin, tmp_path, monkeypatc
     assert [(waits, 0, None)] == [(row.job_id, row.attempts, row.claimed_by) for row in queued(queue_engine)]
 
 
-def test_ctrl_c_while_a_process_starts(begin, monkeypatch):
+@pytest.mark.parametrize("taken_by", ["the main thread", "another thread"])
+def test_ctrl_c_while_a_process_starts(begin, monkeypatch, taken_by):
     """Nothing of a worker that is cut off at its start lives on, however little of it was known when the signal came."""
     started: list[int] = []
     start = contexts.SpawnProcess.start
@@ -116,7 +117,16 @@ def test_ctrl_c_while_a_process_starts(begin, monkeypatch):
     def interrupted(self: Any) -> None:
         start(self)
         started.append(self.pid)
-        os.kill(os.getpid(), signal.SIGINT)  # waits, as one that arrives while the process is started
+        if taken_by == "another thread":  # which does not hold it
+            thread = threading.Thread(target=take_it)
+            thread.start()
+            thread.join(PATIENCE)
+        else:
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)  # waits, as one that arrives meanwhile
+
+    def take_it() -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
 
     monkeypatch.setattr(contexts.SpawnProcess, "start", interrupted)
     with pytest.raises(KeyboardInterrupt):
