@@ -190,7 +190,9 @@ def test_a_signal_sets_what_the_main_thread_begins_to_wait_for(at_a_signal: Call
 
 
 @ONCE
-def test_a_sink_stops_the_worker_in_the_thread_of_its_leases(queue_engine: sa.Engine, work: Callable[..., QueueWorker]) -> None:
+def test_a_sink_stops_the_worker_in_the_thread_of_its_leases(
+    queue_engine: sa.Engine, work: Callable[..., QueueWorker], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A sink that stops its worker, as at an error that it has waited for, does not wait for the thread in which it is called."""
     gate, left = Gate(), []
 
@@ -206,7 +208,7 @@ def test_a_sink_stops_the_worker_in_the_thread_of_its_leases(queue_engine: sa.En
     def broken(*_given: object, **_options: object) -> None:
         raise exc.OperationalError("heartbeat", None, Exception("down"))
 
-    worker._crew._runtime.statements.heartbeat = broken  # type: ignore[union-attr, method-assign, assignment]
+    monkeypatch.setattr(type(worker._crew._runtime.statements), "heartbeat", broken)  # type: ignore[union-attr]
     wait_until(lambda: left)  # at once: the handler has not returned
     gate.open.set()
 
