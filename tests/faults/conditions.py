@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import sqlalchemy as sa
+
 from tests.faults.asking import wait_for_handlers
 from tests.faults.durations import OUTAGE, REAL
 from tests.faults.scene import PATIENCE, Scene, Worker
@@ -15,6 +17,8 @@ MOST_LINES = 18
 fails, for another reason then, that it meets a connection that was lost at the beginning, and that it works again; and three of
 each of two jobs in hand, whose transaction dies, and whose lease lapses: the heartbeat finds that out, and the outcome is refused.
 """
+MOMENT = 0.1
+"""Seconds."""
 FAILURES = 3
 """How many tries a worker must have made in vain."""
 
@@ -49,9 +53,8 @@ def go_through(scene: Scene, worker: Worker, condition: Condition, **payload: An
     wait_for_handlers(scene, gate, ids)
     ids += scene.add(3, **payload)
     lines, text = len(worker.lines()), len(worker.text())
-    worker.signal(signal.SIGSTOP)  # so that it sees the condition and nothing of how it comes about
     try:
-        condition.begin()
+        come_about(worker, condition)
         worker.signal(signal.SIGCONT)
         gate.touch()
         wait_for_failures(scene, worker, lambda: any(word in worker.text()[text:] for word in condition.words))
@@ -63,6 +66,25 @@ def go_through(scene: Scene, worker: Worker, condition: Condition, **payload: An
     assert worker.code is None
     assert len(news) <= condition.lines, "\n".join(news)
     scene.measured(condition.fault, recovered, ids)
+
+
+def come_about(worker: Worker, condition: Condition) -> None:
+    """Bring a condition about while the worker stands still, so that it sees the condition and nothing of how that comes about.
+
+    Where it has come to a stop with a lock in its hand that is in the way, it goes on for a moment.
+    """
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        worker.signal(signal.SIGSTOP)
+        try:
+            condition.begin()
+        except sa.exc.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            worker.signal(signal.SIGCONT)
+            time.sleep(MOMENT)
+        else:
+            return
 
 
 def wait_for_failures(scene: Scene, worker: Worker, named: Callable[[], bool]) -> None:
@@ -88,7 +110,7 @@ def meet_idle(scene: Scene, worker: Worker, condition: Condition) -> None:
     worker.signal(signal.SIGSTOP)
     ids = scene.add(3)
     try:
-        condition.begin()
+        come_about(worker, condition)
         worker.signal(signal.SIGCONT)
         wait_for_failures(scene, worker, lambda: any(word in worker.text()[text:] for word in condition.words))
     finally:

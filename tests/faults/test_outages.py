@@ -26,7 +26,7 @@ LOOPS = 3
 CAP = LONGEST_PAUSE or 30.0
 FIRST = 0.1
 """Seconds: the first pause, at most; the next ones double. See `proletarian_sa.backoff`."""
-SHARE = 0.05 if REAL else 0.5
+SHARE = 0.05 if REAL else 0.75
 """Of a processor: a worker that waits uses nearly nothing, one that does not all of it. With short pauses it tries more often: of
 seconds with 30 tries to connect PyMySQL takes a quarter."""
 LEASE = 90.0

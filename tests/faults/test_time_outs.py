@@ -27,6 +27,7 @@ OF_A_SERVER = {
 }
 """Settings by name: the value, and what the driver says."""
 LONG_ENOUGH = 600
+PATIENT = 2
 """Seconds."""
 
 
@@ -38,14 +39,23 @@ class Lock:
         self._connection: sa.Connection | None = None
 
     def take(self) -> None:
-        """Keep everybody from the table."""
+        """Keep everybody from the table; fail if somebody has it in use for too long."""
         self._connection = self._engine.connect()
-        if self._engine.dialect.name == "postgresql":
-            self._connection.exec_driver_sql(f"LOCK TABLE proletarian.{self._table} IN ACCESS EXCLUSIVE MODE")
+        try:
+            self._take(self._connection)
+        except sa.exc.OperationalError:
+            self._connection.close()
+            raise
+
+    def _take(self, connection: sa.Connection) -> None:
+        if connection.dialect.name == "postgresql":
+            connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{PATIENT}s'")
+            connection.exec_driver_sql(f"LOCK TABLE proletarian.{self._table} IN ACCESS EXCLUSIVE MODE")
         else:
             for name in OF_A_SERVER[self._kind]:  # which are not meant for this connection
-                self._connection.exec_driver_sql(f"SET SESSION {name} = {LONG_ENOUGH}")
-            self._connection.exec_driver_sql(f"LOCK TABLES {self._table} WRITE")
+                connection.exec_driver_sql(f"SET SESSION {name} = {LONG_ENOUGH}")
+            connection.exec_driver_sql(f"SET SESSION lock_wait_timeout = {PATIENT}")
+            connection.exec_driver_sql(f"LOCK TABLES {self._table} WRITE")
 
     def release(self) -> None:
         """Let them."""
